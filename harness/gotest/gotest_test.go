@@ -76,6 +76,11 @@ func TestAgainstConverter(t *testing.T) {
 				want = append(want, fmt.Sprintf("end %s %d", e.Test, r))
 			}
 		}
+		if env == "PANIC=1" {
+			// The converter holds a report back for output that may
+			// follow, and drops it where the closing line is missing.
+			want = append(want, "end TestPanics 2")
+		}
 		for _, chunk := range []int{1, 7, 1 << 20} {
 			got := collect(stream, chunk)
 			if diff := cmp.Diff(want, got); diff != "" {
