@@ -182,7 +182,7 @@ func keep(args []string) int {
 func sweep(group int) {
 	_ = unix.Kill(-group, unix.SIGKILL)
 	for {
-		for _, pid := range descendants(os.Getpid()) {
+		for _, pid := range Descendants(os.Getpid()) {
 			_ = unix.Kill(pid, unix.SIGKILL)
 		}
 		for {
@@ -199,9 +199,9 @@ func sweep(group int) {
 	}
 }
 
-// descendants lists the processes below root, by walking the parent links of
+// Descendants lists the processes below root, by walking the parent links of
 // /proc: the children files there need a kernel option that not all have.
-func descendants(root int) []int {
+func Descendants(root int) []int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	children := make(map[int][]int, len(stats))
 	for _, path := range stats {
