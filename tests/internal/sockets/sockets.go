@@ -176,6 +176,32 @@ func (s *Socket) waitReadable(t testing.TB) {
 	}
 }
 
+// WaitEvents waits by epoll until one of events (unix.EPOLL*) happens, and
+// returns what epoll reports (C: epoll_wait).
+func (s *Socket) WaitEvents(t testing.TB, events uint32) []unix.EpollEvent {
+	t.Helper()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatalf("epoll_create1: %v", err)
+	}
+	defer unix.Close(epoll)
+	event := unix.EpollEvent{Events: events, Fd: int32(s.fd)}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, s.fd, &event); err != nil {
+		t.Fatalf("watch %s: %v", s, err)
+	}
+	happened := make([]unix.EpollEvent, 10)
+	n, err := retry(func() (int, error) {
+		return unix.EpollWait(epoll, happened, int(Deadline().Milliseconds()))
+	})
+	if err != nil {
+		t.Fatalf("epoll_wait for %s: %v", s, err)
+	}
+	if n == 0 {
+		t.Fatalf("epoll_wait for %s: nothing happened in %v", s, Deadline())
+	}
+	return happened[:n]
+}
+
 // Unread is the number of bytes that FIONREAD reports right now.
 func (s *Socket) Unread(t testing.TB) int {
 	t.Helper()
