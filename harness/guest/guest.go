@@ -322,4 +322,3 @@ func (g *Guest) remove() {
 		}
 	})
 }
-

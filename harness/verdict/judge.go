@@ -80,6 +80,9 @@ type present struct {
 	// active are the tests that the markers say are on, running those that
 	// the test program says are.
 	active, running []*state
+	// at is when the guest was started: an entry of the allow list that
+	// expires does so by this clock, also when judged again later.
+	at time.Time
 	// ending is the first reason why the stream did not end well.
 	ending  string
 	endKind Kind
@@ -102,7 +105,7 @@ func (j *judge) event(e *Event) {
 	switch e.Kind {
 	case Launch:
 		j.endBoot()
-		j.boot = true
+		j.boot, j.at = true, e.At
 		j.cell.Boots++
 	case Hello:
 		j.hello = true
@@ -318,7 +321,7 @@ func (j *judge) splats() *klog.Splat {
 		*log = append(*log, r)
 	}
 	found := klog.Detect(j.records)
-	klog.Allow(j.allow, found)
+	klog.Allow(j.allow, found, j.cell.Kernel, j.at)
 	var died *klog.Splat
 	for _, sp := range found {
 		owner := j.owners[sp.First]

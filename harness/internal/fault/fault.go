@@ -112,26 +112,23 @@ const (
 // ExitCode maps an error to the exit code of the process. What fails inside
 // the guest is a verdict, not an error, so an error blamed on the kernel or on
 // a test always means that it does not apply or does not compile. When several
-// failures were collected, the least trustworthy wins: harness, then
-// configuration, then build. An error without blame counts as the harness's.
+// failures were collected and none of them is the cause of one that carries
+// blame itself, the worst wins: harness, then configuration, then build. An
+// error without blame counts as the harness's.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var many *multierror.Error
-	if errors.As(err, &many) && len(many.Errors) > 0 {
-		rank := map[int]int{ExitBuild: 1, ExitConfiguration: 2, ExitHarness: 3}
-		worst := 0
-		for _, e := range many.Errors {
-			if code := ExitCode(e); rank[code] > rank[worst] {
-				worst = code
-			}
-		}
-		return worst
-	}
 	var e *Error
-	if !errors.As(err, &e) {
-		return ExitHarness
+	for cause := err; e == nil; cause = errors.Unwrap(cause) {
+		switch c := cause.(type) {
+		case nil:
+			return ExitHarness
+		case *Error:
+			e = c
+		case *multierror.Error:
+			return worst(c.Errors)
+		}
 	}
 	switch e.Blame {
 	case Kernel, Test:
@@ -141,4 +138,15 @@ func ExitCode(err error) int {
 	default:
 		return ExitHarness
 	}
+}
+
+func worst(errs []error) int {
+	rank := map[int]int{ExitBuild: 1, ExitConfiguration: 2, ExitHarness: 3}
+	code := ExitOK
+	for _, err := range errs {
+		if c := ExitCode(err); rank[c] > rank[code] {
+			code = c
+		}
+	}
+	return code
 }
