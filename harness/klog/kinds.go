@@ -194,7 +194,7 @@ func (k *kind) title(groups map[string]string) string {
 			return cleanFunc(value)
 		case "comm":
 			return cleanComm(value)
-		case "file", "cache", "type":
+		case "file", "cache", "type", "reason":
 			return value
 		default:
 			return cleanText(value)
