@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/subtest"
 )
 
 // skbVerdictAttach checks, in both orders, that a verdict and a stream verdict
 // program exclude each other on one map (C: test_sockmap_skb_verdict_attach).
 func skbVerdictAttach(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	m, program := objs.Rx, objs.SkbVerdict
 	for _, order := range []struct{ first, second ebpf.AttachType }{
 		{ebpf.AttachSkSKBVerdict, ebpf.AttachSkSKBStreamVerdict},
@@ -37,7 +38,7 @@ func skbVerdictAttach(t *testing.T) {
 // (C: test_sockmap_skb_verdict_attach_with_link).
 func skbVerdictAttachWithLink(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	m, program := objs.Rx, objs.SkbVerdict
 
 	l := attachLink(t, m, program, ebpf.AttachSkSKBVerdict)
@@ -58,7 +59,7 @@ func skbVerdictAttachWithLink(t *testing.T) {
 func progsQuery(typ ebpf.AttachType) func(*testing.T) {
 	return func(t *testing.T) {
 		var objs bpf.VerdictObjects
-		load(t, bpf.LoadVerdictObjects, &objs)
+		subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 		program := objs.SkbDrop
 		if typ == ebpf.AttachSkMsgVerdict {
 			program = objs.MsgDrop

@@ -10,13 +10,14 @@ import (
 
 	"patchbay/tests/bpf"
 	"patchbay/tests/internal/sockets"
+	"patchbay/tests/internal/subtest"
 )
 
 // skbVerdictShutdown checks that the peer's FIN wakes a socket in a map and
 // reads as the end of the stream (C: test_sockmap_skb_verdict_shutdown).
 func skbVerdictShutdown(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
@@ -37,7 +38,7 @@ func skbVerdictShutdown(t *testing.T) {
 // through (C: test_sockmap_skb_verdict_fionread).
 func skbVerdictFionread(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
@@ -55,7 +56,7 @@ func skbVerdictFionread(t *testing.T) {
 // dropped (C: test_sockmap_skb_verdict_fionread).
 func skbVerdictFionreadOnDrop(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	attach(t, objs.Rx, objs.SkbDrop, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
@@ -73,7 +74,7 @@ func skbVerdictFionreadOnDrop(t *testing.T) {
 // (C: test_sockmap_skb_verdict_peek).
 func skbVerdictPeek(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	peek(t, objs.Rx)
 	if got := counter(t, objs.PassBytes); got != uint64(len(payload)) {
@@ -86,7 +87,7 @@ func skbVerdictPeek(t *testing.T) {
 // (C: test_sockmap_skb_verdict_peek_with_link).
 func skbVerdictPeekWithLink(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	l := attachLink(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	if err := l.Update(objs.StreamPassClone); err != nil {
 		t.Fatalf("update the link: %v", err)

@@ -31,19 +31,6 @@ var payload = func() []byte {
 	return b
 }()
 
-// load fills objs from a generated loader; they are closed with the test.
-func load(t *testing.T, loader func(any, *ebpf.CollectionOptions) error, objs interface{ Close() error }) {
-	t.Helper()
-	if err := loader(objs, nil); err != nil {
-		t.Fatalf("load BPF objects: %+v", err)
-	}
-	t.Cleanup(func() {
-		if err := objs.Close(); err != nil {
-			t.Errorf("close BPF objects: %v", err)
-		}
-	})
-}
-
 // put adds s to m under key, which must be free.
 func put(t *testing.T, m *ebpf.Map, key uint32, s *sockets.Socket) {
 	t.Helper()

@@ -12,13 +12,14 @@ import (
 
 	"patchbay/tests/bpf"
 	"patchbay/tests/internal/sockets"
+	"patchbay/tests/internal/subtest"
 )
 
 // copySockMap copies a sockmap with one empty entry (C: test_sockmap_copy).
 // The iterator visits the empty entry too, and removes its key from the copy.
 func copySockMap(t *testing.T) {
 	var objs bpf.IteratorObjects
-	load(t, bpf.LoadIteratorObjects, &objs)
+	subtest.Load(t, bpf.LoadIteratorObjects, &objs)
 	entries := objs.SockMap.MaxEntries()
 	stale := entries - 1
 	put(t, objs.Dst, stale, sockets.RepairedTCP(t))
@@ -30,7 +31,7 @@ func copySockMap(t *testing.T) {
 // (C: test_sockmap_copy). The iterator visits only what is there.
 func copySockHash(t *testing.T) {
 	var objs bpf.IteratorObjects
-	load(t, bpf.LoadIteratorObjects, &objs)
+	subtest.Load(t, bpf.LoadIteratorObjects, &objs)
 	entries := objs.SockHash.MaxEntries()
 	copyAll(t, &objs, objs.SockHash, entries-1, entries-1)
 	wantNoSocket(t, objs.Dst, entries-1)

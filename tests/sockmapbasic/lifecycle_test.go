@@ -12,6 +12,7 @@ import (
 
 	"patchbay/tests/bpf"
 	"patchbay/tests/internal/sockets"
+	"patchbay/tests/internal/subtest"
 )
 
 // createUpdateFree puts sockets into a map and frees the map: that must take
@@ -20,7 +21,7 @@ import (
 func createUpdateFree(typ ebpf.MapType) func(*testing.T) {
 	return func(t *testing.T) {
 		var objs bpf.VerdictObjects
-		load(t, bpf.LoadVerdictObjects, &objs)
+		subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 		repaired := sockets.RepairedTCP(t)
 		receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 
@@ -87,7 +88,7 @@ func newMap(t *testing.T, typ ebpf.MapType) *ebpf.Map {
 // refused, a datagram socket accepted (C: test_sockmap_unconnected_unix).
 func unconnectedUnix(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	stream := sockets.New(t, unix.AF_UNIX, unix.SOCK_STREAM)
 	dgram := sockets.New(t, unix.AF_UNIX, unix.SOCK_DGRAM)
 
@@ -114,7 +115,7 @@ func fourKinds(t *testing.T) []*sockets.Socket {
 // out again (C: test_sockmap_many_socket).
 func manyEntries(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	socks := fourKinds(t)
 	for i, s := range socks {
 		replace(t, objs.Rx, uint32(2*i), s)
@@ -135,7 +136,7 @@ func manyEntries(t *testing.T) {
 // (C: test_sockmap_many_maps).
 func manyMaps(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	socks := fourKinds(t)
 	for i, s := range socks {
 		replace(t, objs.Rx, uint32(2*i), s)
@@ -158,7 +159,7 @@ func manyMaps(t *testing.T) {
 // since kernel 7.3).
 func sameSocketReplace(t *testing.T) {
 	var objs bpf.VerdictObjects
-	load(t, bpf.LoadVerdictObjects, &objs)
+	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
 	const key = uint32(0)
 	socks := fourKinds(t)
 	for _, s := range socks {

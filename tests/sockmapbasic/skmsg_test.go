@@ -11,6 +11,7 @@ import (
 
 	"patchbay/tests/bpf"
 	"patchbay/tests/internal/sockets"
+	"patchbay/tests/internal/subtest"
 )
 
 // sockMap and sockHash choose the map that a sk_msg test is about. Upstream
@@ -23,7 +24,7 @@ func sockHash(objs *bpf.SkmsgObjects) *ebpf.Map { return objs.SockHash }
 func skmsgHelpers(choose func(*bpf.SkmsgObjects) *ebpf.Map) func(*testing.T) {
 	return func(t *testing.T) {
 		var objs bpf.SkmsgObjects
-		load(t, bpf.LoadSkmsgObjects, &objs)
+		subtest.Load(t, bpf.LoadSkmsgObjects, &objs)
 		m := choose(&objs)
 
 		attach(t, m, objs.MsgVerdict, ebpf.AttachSkMsgVerdict)
@@ -45,7 +46,7 @@ func skmsgHelpers(choose func(*bpf.SkmsgObjects) *ebpf.Map) func(*testing.T) {
 func skmsgHelpersWithLink(choose func(*bpf.SkmsgObjects) *ebpf.Map) func(*testing.T) {
 	return func(t *testing.T) {
 		var objs bpf.SkmsgObjects
-		load(t, bpf.LoadSkmsgObjects, &objs)
+		subtest.Load(t, bpf.LoadSkmsgObjects, &objs)
 		m := choose(&objs)
 		const typ = ebpf.AttachSkMsgVerdict
 

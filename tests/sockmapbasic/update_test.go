@@ -3,7 +3,6 @@
 package sockmapbasic
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -11,6 +10,7 @@ import (
 
 	"patchbay/tests/bpf"
 	"patchbay/tests/internal/sockets"
+	"patchbay/tests/internal/subtest"
 )
 
 // unsafeUpdate is the verifier's reason for refusing to update a sockmap
@@ -21,19 +21,14 @@ const unsafeUpdate = "cannot update sockmap in this context"
 // (C: test_sockmap_update). Newer kernels must refuse that program.
 func updateFromTC(typ ebpf.MapType) func(*testing.T) {
 	return func(t *testing.T) {
-		var objs bpf.TcUpdateObjects
-		if err := bpf.LoadTcUpdateObjects(&objs, nil); err != nil {
-			if !errors.Is(err, errors.ErrUnsupported) && refusesTCUpdate(t) {
+		if mayRefuseTCUpdate(t) {
+			if err := tryLoad(bpf.LoadTcUpdate); err != nil {
 				wantVerifierReason(t, err, unsafeUpdate)
 				return
 			}
-			t.Fatalf("load BPF objects: %+v", err)
 		}
-		t.Cleanup(func() {
-			if err := objs.Close(); err != nil {
-				t.Errorf("close BPF objects: %v", err)
-			}
-		})
+		var objs bpf.TcUpdateObjects
+		subtest.Load(t, bpf.LoadTcUpdateObjects, &objs)
 		program, dst := objs.CopyToMap, objs.DstMap
 		if typ == ebpf.SockHash {
 			program, dst = objs.CopyToHash, objs.DstHash
@@ -55,9 +50,9 @@ func updateFromTC(typ ebpf.MapType) func(*testing.T) {
 	}
 }
 
-// refusesTCUpdate reports whether this kernel may refuse the tc program. All up
-// to 6.12 have to load it.
-func refusesTCUpdate(t *testing.T) bool {
+// mayRefuseTCUpdate reports whether this kernel may refuse the tc program. All
+// up to 6.12 have to load it.
+func mayRefuseTCUpdate(t *testing.T) bool {
 	t.Helper()
 	version, err := features.LinuxVersionCode()
 	if err != nil {
@@ -69,10 +64,19 @@ func refusesTCUpdate(t *testing.T) bool {
 // updateInUnsafeContext loads a program that would update a map with a locked
 // socket (C: test_sockmap_invalid_update).
 func updateInUnsafeContext(t *testing.T) {
-	var objs bpf.UnsafeUpdateObjects
-	err := bpf.LoadUnsafeUpdateObjects(&objs, nil)
-	if err == nil {
-		objs.Close()
+	wantVerifierReason(t, tryLoad(bpf.LoadUnsafeUpdate), unsafeUpdate)
+}
+
+// tryLoad loads all programs and maps of a generated spec and closes them.
+func tryLoad(spec func() (*ebpf.CollectionSpec, error)) error {
+	loaded, err := spec()
+	if err != nil {
+		return err
 	}
-	wantVerifierReason(t, err, unsafeUpdate)
+	collection, err := ebpf.NewCollection(loaded)
+	if err != nil {
+		return err
+	}
+	collection.Close()
+	return nil
 }

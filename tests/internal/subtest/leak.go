@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,9 +107,12 @@ func walk(objects map[string]bool, kind string, next func(uint32) (uint32, error
 	}
 }
 
-// awaitObjects waits until now names nothing that is not in before.
+// awaitObjects waits until now names nothing that is not in before. It collects
+// garbage meanwhile: package ebpf unmaps a map's memory only then, and until
+// then the kernel keeps the map.
 func awaitObjects(before map[string]bool, now func() (map[string]bool, error), limit time.Duration) error {
 	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		runtime.GC()
 		objects, err := now()
 		if err != nil {
 			return fmt.Errorf("list BPF objects: %w", err)
