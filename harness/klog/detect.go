@@ -34,11 +34,12 @@ type Splat struct {
 }
 
 // Records returns the report's own records out of the whole log that the
-// indexes refer to, without those that other callers printed meanwhile.
+// indexes refer to, without those that other callers printed, or user space
+// wrote, meanwhile.
 func (s Splat) Records(log []Record) []Record {
 	var own []Record
 	for i := max(s.First, 0); i <= s.Last && i < len(log); i++ {
-		if log[i].Caller == s.Caller {
+		if log[i].Caller == s.Caller && log[i].Facility == 0 {
 			own = append(own, log[i])
 		}
 	}
@@ -187,7 +188,7 @@ func (d *Detector) line(at int, r *Record, line string, begun bool) *report {
 		first = line[0]
 	}
 	// Nearly every line of a log leaves here.
-	if d.active == 0 && d.table.byFirst[first] == nil && first != '-' && first != '=' && first != '*' {
+	if d.active == 0 && d.table.byFirst[first] == nil && first != '-' && first != '=' {
 		return nil
 	}
 	if isDropped(line) {
@@ -227,7 +228,7 @@ func (d *Detector) line(at int, r *Record, line string, begun bool) *report {
 		return nil
 	}
 	if p := s.report; p != nil && kind.follows != nil && kind.follows.MatchString(groups["what"]) &&
-		!p.splat.Fatal && pause(p.last, r.Time) <= maxPause {
+		pause(p.last, r.Time) <= maxPause {
 		p.die(at, r)
 		return p
 	}
@@ -305,7 +306,7 @@ func (p *report) take(d *Detector, at int, r *Record, kind *kind, groups map[str
 	}
 	switch {
 	case kind == nil:
-	case kind.Ends == endsPanic && !p.dying && kind.follows.MatchString(groups["what"]):
+	case kind.Ends == endsPanic && kind.follows.MatchString(groups["what"]):
 		wasFatal := p.splat.Fatal
 		p.die(at, r)
 		if wasFatal {

@@ -199,6 +199,7 @@ func TestInterleavedReportsAreUntangled(t *testing.T) {
 	three := readConsole(t, "testdata/splats/null-deref-fatal.log")[1:] // C1
 	var mixed []Record
 	for i := range max(len(one), len(two), len(three)) {
+		mixed = append(mixed, Record{Facility: 1, Caller: "T57", Text: "BUG: from user space"})
 		for _, log := range [][]Record{one, two, three} {
 			if i < len(log) {
 				mixed = append(mixed, log[i])
@@ -243,6 +244,11 @@ func TestCutReports(t *testing.T) {
 		}
 		if s := Detect(log[:head+2])[0]; !s.Incomplete {
 			t.Errorf("%s cut after its headline is complete: %+v", file, s)
+		}
+		if i := slices.IndexFunc(log, func(r Record) bool { return r.Text == " <TASK>" }); i >= 0 {
+			if s := Detect(log[:i+2])[0]; !s.Incomplete {
+				t.Errorf("%s cut within its call trace is complete: %+v", file, s)
+			}
 		}
 		if whole.Incomplete {
 			t.Errorf("%s is incomplete as a whole: %+v", file, whole)
@@ -292,6 +298,28 @@ func TestDetectorRules(t *testing.T) {
 	}
 	user := func(text string) Record { return Record{Facility: 1, Text: text} }
 	const nul = "BUG: kernel NULL pointer dereference, address: 0000000000000000"
+	const warn = "WARNING: CPU: 1 PID: 2 at mm/slub.c:1 kfree+0x1/0x2"
+	const end = "---[ end trace 0000000000000000 ]---"
+	const dead = "Kernel panic - not syncing: Fatal exception"
+	rule := strings.Repeat("=", 66)
+	flood := func(first string, n int, last ...string) []Record {
+		log := []Record{at(1, "T1", first)}
+		for range n {
+			log = append(log, at(1, "T1", "x"))
+		}
+		for _, l := range last {
+			log = append(log, at(1, "T1", l))
+		}
+		return log
+	}
+	oops := func(last int, more Splat) Splat {
+		more.Kind, more.Title, more.Line, more.Last, more.Caller = "null-deref", "BUG: kernel NULL pointer dereference", nul, last, "T1"
+		return more
+	}
+	warned := func(last int, more Splat) Splat {
+		more.Kind, more.Title, more.Line, more.Last, more.Caller = "warning", "WARNING at mm/slub.c in kfree", warn, last, "T1"
+		return more
+	}
 	for name, c := range map[string]struct {
 		log  []Record
 		want []Splat
@@ -338,6 +366,81 @@ func TestDetectorRules(t *testing.T) {
 			[]Record{at(9, "T1", "hello"), at(0, "T0", "Linux version 6.12.1 (x@y)")},
 			[]Splat{{Kind: "reboot", Title: "unexpected reboot", Line: "Linux version 6.12.1 (x@y)", First: 1, Last: 1, Caller: "T0", Fatal: true}},
 		},
+		"two boots of kernels that print no time": {
+			[]Record{{Text: "Linux version 6.12.1 (x@y)"}, {Text: "Linux version 6.12.1 (x@y)"}},
+			[]Splat{{Kind: "reboot", Title: "unexpected reboot", Line: "Linux version 6.12.1 (x@y)", First: 1, Last: 1, Fatal: true}},
+		},
+		"the next boot adds nothing to a report before it": {
+			[]Record{at(1, "T1", nul), at(0, "T0", "Linux version 6.12.1 (x@y)"), at(1, "T1", "x")},
+			[]Splat{
+				oops(0, Splat{Incomplete: true}),
+				{Kind: "reboot", Title: "unexpected reboot", Line: "Linux version 6.12.1 (x@y)", First: 1, Last: 1, Caller: "T0", Fatal: true},
+			},
+		},
+		"the rule after one report does not begin the next": {
+			[]Record{at(1, "T1", rule), at(1, "T1", "BUG: KASAN: a in b"), at(1, "T1", rule), at(1, "T1", nul)},
+			[]Splat{
+				{Kind: "kasan", Title: "BUG: KASAN: a in b", Line: "BUG: KASAN: a in b", Last: 2, Caller: "T1"},
+				{Kind: "null-deref", Title: "BUG: kernel NULL pointer dereference", Line: nul, First: 3, Last: 3, Caller: "T1", Incomplete: true},
+			},
+		},
+		"a short rule ends nothing": {
+			[]Record{at(1, "T1", "BUG: KASAN: a in b"), at(1, "T1", "===="), at(1, "T1", "x"), at(1, "T1", rule), at(1, "T1", "y")},
+			[]Splat{{Kind: "kasan", Title: "BUG: KASAN: a in b", Line: "BUG: KASAN: a in b", Last: 3, Caller: "T1"}},
+		},
+		"no better name once the trace has begun": {
+			[]Record{at(1, "T1", warn), at(1, "T1", callTrace), at(1, "T1", "refcount_t: saturated; leaking memory."), at(1, "T1", end)},
+			[]Splat{
+				warned(1, Splat{Incomplete: true}),
+				{Kind: "refcount", Title: "refcount_t: saturated; leaking memory", Line: "refcount_t: saturated; leaking memory.", First: 2, Last: 3, Caller: "T1"},
+			},
+		},
+		"stumbling after a panic is no news": {
+			[]Record{at(1, "T1", nul), at(1, "T1", end), at(1, "T1", dead), at(1, "T1", warn), at(1, "T1", "x"), at(1, "T1", dead)},
+			[]Splat{oops(5, Splat{Fatal: true})},
+		},
+		"stumbling in a double fault is no news": {
+			[]Record{at(1, "C1", "PANIC: double fault, error_code: 0x0"), at(1, "C1", warn), at(1, "C1", end)},
+			[]Splat{{Kind: "double-fault", Title: "PANIC: double fault", Line: "PANIC: double fault, error_code: 0x0", Last: 2, Caller: "C1", Fatal: true}},
+		},
+		"the last words of a panic": {
+			[]Record{at(1, "T1", nul), at(1, "T1", end), at(1, "T1", dead), at(1, "T1", "---[ end Kernel panic - not syncing: Fatal exception ]---"), at(1, "T1", "x")},
+			[]Splat{oops(3, Splat{Fatal: true})},
+		},
+		"a panic that reboots": {
+			[]Record{at(1, "T1", nul), at(1, "T1", end), at(1, "T1", dead), at(1, "T1", "Rebooting in 1 seconds.."), at(1, "T1", "x")},
+			[]Splat{oops(3, Splat{Fatal: true})},
+		},
+		"the end of a report outweighs the end of its trace": {
+			[]Record{at(1, "T1", warn), at(1, "T1", callTrace), at(1, "T1", " <TASK>"), at(1, "T1", " kfree+0x1/0x2"), at(1, "T1", end)},
+			[]Splat{warned(4, Splat{})},
+		},
+		"nothing follows a warning": {
+			[]Record{at(1, "T1", warn), at(1, "T1", end), at(1, "T1", " indented")},
+			[]Splat{warned(1, Splat{})},
+		},
+		"registers follow an oops": {
+			[]Record{at(1, "T1", nul), at(1, "T1", end), at(1, "T1", "RIP: 0010:kfree+0x1/0x2"), at(1, "T1", "x"), at(1, "T1", "RSP: 0018:0")},
+			[]Splat{{Kind: "null-deref", Title: "BUG: kernel NULL pointer dereference in kfree", Line: nul, Last: 2, Caller: "T1"}},
+		},
+		"a headline that stands alone": {
+			flood("BUG: alone", maxBare+5, callTrace, " kfree+0x1/0x2"),
+			[]Splat{{Kind: "bug", Title: "BUG: alone", Line: "BUG: alone", Caller: "T1"}},
+		},
+		"a report without an end is bounded": {
+			flood(nul, maxReport+5),
+			[]Splat{oops(maxReport, Splat{Incomplete: true})},
+		},
+		"a lead too far away":  {flood(cutHere, maxLead+1, warn, end), []Splat{warned(maxLead+3, Splat{First: maxLead + 2})}},
+		"a lead near enough":   {flood(cutHere, maxLead, warn, end), []Splat{warned(maxLead+2, Splat{})}},
+		"a lead from long ago": {[]Record{at(1, "T1", cutHere), at(30, "T1", warn), at(30, "T1", end)}, []Splat{warned(2, Splat{First: 1})}},
+		"a function within a text": {
+			[]Record{at(1, "T1", "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: kfree+0x1f/0x2e")},
+			[]Splat{{
+				Kind: "panic", Title: "Kernel panic: stack-protector: Kernel stack is corrupted in: kfree", Caller: "T1", Fatal: true,
+				Line: "Kernel panic - not syncing: stack-protector: Kernel stack is corrupted in: kfree+0x1f/0x2e",
+			}},
+		},
 		"firmware before the banner": {
 			[]Record{{Text: "SeaBIOS (version 1.16.2)"}, {Text: "Linux version 6.12.1 (x@y)"}}, nil,
 		},
@@ -369,6 +472,20 @@ func TestKindsTableIsChecked(t *testing.T) {
 	} {
 		if _, err := loadKinds([]byte(data)); err == nil {
 			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func BenchmarkParseConsole(b *testing.B) {
+	data, err := os.ReadFile("testdata/splats/lockdep-circular.log")
+	if err != nil {
+		b.Fatal(err)
+	}
+	data = bytes.Repeat(data, 1_000_000/bytes.Count(data, []byte{'\n'})+1)
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		if _, err := ParseConsole(bytes.NewReader(data)); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -128,6 +128,15 @@ func TestParseConsole(t *testing.T) {
 				{Level: unknown, Facility: 1, Text: "z"},
 			},
 		},
+		"a program's, very long": {
+			"[    1.000000] a\n" + strings.Repeat("y", 9000) + "\n",
+			[]Record{
+				{Level: unknown, Time: us(1000000), Text: "a"},
+				{Level: unknown, Facility: 1, Text: strings.Repeat("y", 4096)},
+				{Level: unknown, Facility: 1, Text: strings.Repeat("y", 4096), Cont: true},
+				{Level: unknown, Facility: 1, Text: strings.Repeat("y", 808), Cont: true},
+			},
+		},
 		"a time too large": {"[99999999999999999.000000] a\n", []Record{{Level: unknown, Text: "[99999999999999999.000000] a"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,6 +208,7 @@ func TestMerge(t *testing.T) {
 		"same time, other text":  {[]Record{k(1, "a")}, []Record{c(1, "b")}, []Record{k(1, "a"), c(1, "b")}},
 		"several lines in one":   {[]Record{k(1, `\x0aone\x0atwo`)}, []Record{c(1, ""), c(1, "one"), c(1, "two")}, []Record{k(1, `\x0aone\x0atwo`)}},
 		"a line cut short":       {[]Record{k(1, "abcdef")}, []Record{c(1, "abc")}, []Record{k(1, "abcdef")}},
+		"an empty line":          {[]Record{k(1, "a")}, []Record{c(1, "")}, []Record{k(1, "a"), c(1, "")}},
 		"a program's line":       {[]Record{k(1, "a")}, []Record{c(1, "a"), {Facility: 1, Text: "hello"}}, []Record{k(1, "a")}},
 		"a notice that is moot":  {[]Record{k(1, "a"), k(2, "b")}, []Record{c(1, "a"), notice, c(2, "b")}, []Record{k(1, "a"), k(2, "b")}},
 		"a notice that matters":  {[]Record{k(1, "a")}, []Record{c(1, "a"), notice, c(9, "z")}, []Record{k(1, "a"), notice, c(9, "z")}},
