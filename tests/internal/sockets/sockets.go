@@ -242,13 +242,18 @@ func (s *Socket) explain(call string, err error) error {
 	return fmt.Errorf("%s(%s): %w", call, s, err)
 }
 
-// retry repeats call as long as a signal interrupts it; the Go runtime sends
-// itself many. Each attempt is bounded by the socket's own timeout.
+// retry repeats call, whose own wait is bounded by [Deadline], when a signal
+// interrupts it; the Go runtime sends itself many. An interrupted wait starts
+// afresh, so all of them together are bounded too.
 func retry[T any](call func() (T, error)) (T, error) {
+	deadline := time.Now().Add(Deadline())
 	for {
 		v, err := call()
 		if !errors.Is(err, unix.EINTR) {
 			return v, err
+		}
+		if time.Now().After(deadline) {
+			return v, os.ErrDeadlineExceeded
 		}
 	}
 }
