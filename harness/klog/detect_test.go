@@ -377,6 +377,14 @@ func TestDetectorRules(t *testing.T) {
 				{Kind: "reboot", Title: "unexpected reboot", Line: "Linux version 6.12.1 (x@y)", First: 1, Last: 1, Caller: "T0", Fatal: true},
 			},
 		},
+		"a panic in the next boot has nothing to do with an oops before it": {
+			[]Record{at(1, "T1", nul), at(1, "T1", end), at(0, "T0", "Linux version 6.12.1 (x@y)"), at(1, "T1", dead)},
+			[]Splat{
+				oops(1, Splat{}),
+				{Kind: "reboot", Title: "unexpected reboot", Line: "Linux version 6.12.1 (x@y)", First: 2, Last: 2, Caller: "T0", Fatal: true},
+				{Kind: "panic", Title: "Kernel panic: Fatal exception", Line: dead, First: 3, Last: 3, Caller: "T1", Fatal: true},
+			},
+		},
 		"the rule after one report does not begin the next": {
 			[]Record{at(1, "T1", rule), at(1, "T1", "BUG: KASAN: a in b"), at(1, "T1", rule), at(1, "T1", nul)},
 			[]Splat{
