@@ -31,6 +31,9 @@ const maxConsoleLine = 4096
 //     The kernel's "** N printk messages dropped **" has none and stays the
 //     kernel's.
 //
+// What user space wrote to /dev/kmsg looks like the kernel's on a console; only
+// Merge with the records of /dev/kmsg can tell it apart.
+//
 // Seq is 0 and the level LevelUnknown unless the prefix tells it. The records
 // read so far are returned with the error, a *fault.Error, when reading fails.
 // Memory grows with the input: limit the reader.
