@@ -247,9 +247,16 @@ func Marker(r *klog.Record) (verb, suite, test string, ok bool) {
 	if !ok || r.Facility == 0 {
 		return "", "", "", false
 	}
-	verb, name, ok := strings.Cut(text, " ")
-	suite, test, _ = strings.Cut(name, "/")
-	return verb, suite, test, ok && slices.Contains([]string{"start", "end", "run", "exit"}, verb)
+	verb, name, _ := strings.Cut(text, " ")
+	suite, test, named := strings.Cut(name, "/")
+	switch verb {
+	case "start", "end":
+		return verb, suite, test, named
+	case "run", "exit":
+		return verb, suite, "", true
+	default:
+		return "", "", "", false
+	}
 }
 
 // exited closes what the program of a suite left open.
@@ -430,6 +437,8 @@ func (j *judge) outcome(s *state) {
 		s.Outcome, s.Reason = s.why, s.reason
 	case s.started:
 		s.Outcome, s.Reason = Lost, "its end was never reported"
+	case j.exits[s.Suite] != "":
+		s.Outcome, s.Reason = NotRun, "its program did not get to it: "+j.exits[s.Suite]
 	default:
 		s.Outcome, s.Reason = NotRun, "it was planned and never started"
 	}
@@ -483,10 +492,14 @@ func said(output string) string {
 			explained = line
 		}
 	}
-	if explained != "" {
+	switch {
+	case explained != "":
 		return explained
+	case last != "":
+		return last
+	default:
+		return "it gave no reason"
 	}
-	return last
 }
 
 func firstLine(text string) string {
