@@ -146,7 +146,8 @@ func (r runner) runOne(t *testing.T, test Test) {
 			t.Errorf("left behind %d file descriptors:\n\t%s", len(left), strings.Join(left, "\n\t"))
 			return
 		}
-		if r.objects == nil {
+		// A failure may well have left objects behind; one complaint is enough.
+		if r.objects == nil || t.Failed() {
 			return
 		}
 		if err := awaitObjects(objects, r.objects, Scale(objectsDeadline)); err != nil {
