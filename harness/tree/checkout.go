@@ -58,7 +58,7 @@ func (s *Store) checkout(ctx context.Context, c Commit, dir string) error {
 	}
 	how := Git{Dir: dir, WorkTree: dir, Index: index, Objects: c.Objects, hold: lock}
 	update := func() error {
-		_, err := s.Git(ctx, how, "read-tree", "-m", "-u", "--reset", c.ID)
+		_, err := s.Git(ctx, how, "read-tree", "-u", "--reset", c.ID)
 		return err
 	}
 	if _, missing := os.Lstat(index); missing != nil {

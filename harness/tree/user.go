@@ -277,15 +277,19 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// change is what git status says of one path.
+// change is a path whose file differs from the index.
 type change struct {
 	path    string
 	removed bool
 }
 
-// changes reads `git status --porcelain -z`: the paths whose files differ from
-// the index, and whether anything at all differs from HEAD.
-func changes(status []byte) (todo []change, dirty int) {
+// gitChanges returns what differs from the index in a work tree, and how many
+// paths differ from HEAD.
+func gitChanges(ctx context.Context, how Git) (todo []change, dirty int, err error) {
+	status, err := how.Run(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, entry := range strings.Split(string(status), "\x00") {
 		if len(entry) < 4 {
 			continue
@@ -301,9 +305,43 @@ func changes(status []byte) (todo []change, dirty int) {
 		}
 		// Unmerged paths carry letters in both columns that need not fit
 		// the file on disk; update-index looks for itself.
-		todo = append(todo, change{path, y == 'D' && x != 'U' && x != 'A' && x != 'D'})
+		todo = append(todo, change{path, y == 'D' && strings.IndexByte("UAD", x) < 0})
 	}
-	return todo, dirty
+	return todo, dirty, nil
+}
+
+// plainIgnored are the files of a folder of plain kernel sources that are left
+// out, besides those that the .gitignore files in it name. The first pattern
+// takes back that the .gitignore of Debian's sources names everything at the
+// top; so what a build leaves at the top must be named here.
+var plainIgnored = []string{
+	"!/*", "!.gitignore", "!.kunitconfig",
+	"/.git", "/.config", "/.config.old", "/.tmp_*", "/.version", "/.missing-syscalls.d", "/.*.cmd",
+	"/*.o", "/*.a", "/vmlinux*", "/.vmlinux*", "/System.map", "/Module.symvers", "/modules.*", "/modules-only.symvers",
+}
+
+// plainChanges is gitChanges for plain files, which have no HEAD.
+func plainChanges(ctx context.Context, how Git) ([]change, error) {
+	ignore := []string{"--exclude-per-directory=.gitignore"}
+	for _, pattern := range plainIgnored {
+		ignore = append(ignore, "--exclude="+pattern)
+	}
+	var todo []change
+	seen := map[string]bool{}
+	// Removed files are also listed as modified, so they are asked for first.
+	for _, what := range [][]string{{"--deleted"}, {"--modified"}, append(ignore, "--others")} {
+		out, err := how.Run(ctx, append([]string{"ls-files", "-z"}, what...)...)
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range strings.Split(string(out), "\x00") {
+			if path != "" && !strings.HasSuffix(path, "/") && !seen[path] {
+				seen[path] = true
+				todo = append(todo, change{path, what[0] == "--deleted"})
+			}
+		}
+	}
+	return todo, nil
 }
 
 // manyFiles is from how many changed files on they are stored as one pack
@@ -335,20 +373,25 @@ func (s *Store) snapshot(ctx context.Context, dir string, r *repo, head string) 
 			return Commit{}, err
 		}
 	}
-	storing := filepath.Join(s.dir, "objects")
-	how := Git{Repository: scratch, Dir: dir, WorkTree: dir, Index: index, storing: storing}
+	how := Git{Repository: scratch, Dir: dir, WorkTree: dir, Index: index, storing: filepath.Join(s.dir, "objects")}
 	see := how
 	see.Objects = objects
-	status, err := see.Run(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
-	if err != nil && kept != "" && ctx.Err() == nil {
-		// A kept index can be broken, by a full disk for one; it is only a help.
-		os.Remove(index)
-		status, err = see.Run(ctx, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+	var todo []change
+	dirty := 0
+	if r == nil {
+		todo, err = plainChanges(ctx, see)
+		if err != nil && ctx.Err() == nil {
+			// The kept index may be broken, by a full disk for one; it
+			// only saves time.
+			os.Remove(index)
+			todo, err = plainChanges(ctx, see)
+		}
+	} else {
+		todo, dirty, err = gitChanges(ctx, see)
 	}
 	if err != nil {
 		return Commit{}, err
 	}
-	todo, dirty := changes(status)
 	if dirty == 0 && head != "" {
 		return s.Commit(ctx, head, "", objects)
 	}
