@@ -6,8 +6,6 @@
 package series
 
 import (
-	"context"
-	"io"
 	"time"
 
 	"patchbay/harness/tree"
@@ -36,7 +34,7 @@ type Patch struct {
 	Subject string `json:"subject"`
 	// Author is as in From: "Name <address>".
 	Author string `json:"author"`
-	// Date is the author's date.
+	// Date is the author's date, in the author's time zone.
 	Date time.Time `json:"date"`
 	// Body is the rest of the commit message.
 	Body string `json:"body,omitempty"`
@@ -52,24 +50,3 @@ type Applied struct {
 	// ThreeWay is set if it did not apply as it stands and was merged.
 	ThreeWay bool `json:"three_way,omitempty"`
 }
-
-// Read reads a series: a folder of *.patch files, an mbox, a single patch, a
-// plain diff, or "-" for any of the last three on stdin.
-func Read(ctx context.Context, spec string, stdin io.Reader) (Series, error) {
-	return Series{}, nil
-}
-
-// Apply applies the series one after the other on base and returns the last
-// commit, with every step in between. If a patch does not apply, nothing is
-// left behind and the error is blamed on the kernel.
-func Apply(ctx context.Context, store *tree.Store, base tree.Commit, all ...Series) (tree.Commit, []Applied, error) {
-	return base, nil, nil
-}
-
-// List returns the names of the series below root (kernel/series) and, for
-// each, the bases that it is there for.
-func List(root string) (map[string][]string, error) { return nil, nil }
-
-// Find returns the folder of the named series for the base: root/NAME/BASE. If
-// there is none the error names the nearest, or the bases that it is there for.
-func Find(root, name, base string) (string, error) { return "", nil }
