@@ -104,6 +104,34 @@ func (c *Cmd) Run() error {
 	return c.Wait()
 }
 
+// TempDir makes a folder as os.MkdirTemp does in the usual place, and returns
+// with it the function that deletes it. The folder is deleted as well when this
+// process dies without calling that function.
+func TempDir(pattern string) (dir string, remove func(), err error) {
+	if dir, err = os.MkdirTemp("", pattern); err != nil {
+		return "", nil, err
+	}
+	keeperEnd, ourEnd, err := os.Pipe()
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", nil, fmt.Errorf("making the keeper's lifeline: %w", err)
+	}
+	defer keeperEnd.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{argv0, "1", dir}
+	cmd.ExtraFiles = []*os.File{keeperEnd}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		ourEnd.Close()
+		os.RemoveAll(dir)
+		return "", nil, err
+	}
+	return dir, func() {
+		ourEnd.Close()
+		_ = cmd.Wait()
+	}, nil
+}
+
 // Main turns this process into a keeper if it was started as one; otherwise it
 // returns at once. Every program that uses Command calls it first thing in
 // main, and every test binary in TestMain.
@@ -116,7 +144,7 @@ func Main() {
 
 func keep(args []string) int {
 	count, err := strconv.Atoi(args[0])
-	if err != nil || count < 0 || len(args) < 2+count {
+	if err != nil || count < 0 || len(args) < 1+count {
 		fmt.Fprintln(os.Stderr, "patchbay-keeper: malformed command line")
 		return 127
 	}
@@ -136,6 +164,12 @@ func keep(args []string) int {
 		_, _ = io.Copy(io.Discard, os.NewFile(lifelineFD, "lifeline"))
 		close(dead)
 	}()
+
+	if len(args) == 0 {
+		// There is no command, only a folder to see to.
+		<-dead
+		return deleteAll(remove)
+	}
 
 	// Ignored signals survive exec; the command must get the defaults back.
 	signal.Reset()
@@ -170,11 +204,19 @@ func keep(args []string) int {
 		return ws.ExitStatus()
 	case <-dead:
 		sweep(child.Pid)
-		for _, dir := range remove {
-			os.RemoveAll(dir)
-		}
+		deleteAll(remove)
 		return 128 + int(unix.SIGKILL)
 	}
+}
+
+// deleteAll returns an exit code: 1 if a folder could not be deleted.
+func deleteAll(dirs []string) (code int) {
+	for _, dir := range dirs {
+		if os.RemoveAll(dir) != nil {
+			code = 1
+		}
+	}
+	return code
 }
 
 // sweep kills every descendant of this process and returns when none is left.

@@ -18,9 +18,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asker, in the environment, makes the test binary a program that uses a kept
-// command and waits to be killed.
-const asker = "PATCHBAY_TEST_ASKER"
+// asker and folder, in the environment, make the test binary a program that
+// waits to be killed: asker's uses a kept command, folder's has a folder.
+const (
+	asker  = "PATCHBAY_TEST_ASKER"
+	folder = "PATCHBAY_TEST_FOLDER"
+)
 
 func TestMain(m *testing.M) {
 	Main()
@@ -32,6 +35,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if os.Getenv(folder) != "" {
+		dir, _, err := TempDir("keeper-")
+		if err != nil {
+			os.Exit(1)
+		}
+		fmt.Println(dir)
+		select {}
 	}
 	os.Exit(m.Run())
 }
@@ -145,14 +156,65 @@ func TestKillDashNine(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	gone(t, started)
+	deleted(t, dir)
+}
+
+// deleted waits until the folder is.
+func deleted(t *testing.T, dir string) {
+	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(dir); os.IsNotExist(err) {
-			break
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the run folder was left behind")
+			t.Fatalf("%s was left behind", dir)
 		}
 	}
+}
+
+func TestTempDir(t *testing.T) {
+	dir, remove, err := TempDir("keeper-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	remove()
+	if _, err := os.Stat(dir); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "missing"))
+	if dir, _, err := TempDir("keeper-"); err == nil {
+		t.Errorf("%s was made in a folder that does not exist", dir)
+	}
+}
+
+func TestTempDirKillDashNine(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), folder+"=1")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("no folder was made")
+	}
+	dir := lines.Text()
+	if _, err := os.Stat(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	deleted(t, dir)
 }
 
 func TestSignalsAreTheAskersBusiness(t *testing.T) {
