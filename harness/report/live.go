@@ -13,7 +13,6 @@ import (
 	"golang.org/x/text/width"
 
 	"patchbay/harness/internal/progress"
-	"patchbay/harness/klog"
 	"patchbay/harness/verdict"
 )
 
@@ -349,7 +348,7 @@ func runeColumns(r rune) int {
 	}
 }
 
-// fit cuts s, which klog.Escape has seen, to at most limit columns.
+// fit cuts s to at most limit columns.
 func fit(s string, limit int) string {
 	if columns(s) <= limit {
 		return s
@@ -361,5 +360,5 @@ func fit(s string, limit int) string {
 			return s[:i] + "..."[:max(0, min(3, limit))]
 		}
 	}
-	return klog.Escape(s)
+	return s
 }

@@ -104,6 +104,9 @@ func cutLine(line string, limit int) string {
 	return line
 }
 
+// short makes a name or a title fit for one line.
+func short(s string) string { return cutLine(klog.Escape(s), longLine) }
+
 // oneLine makes text fit for one line.
 func oneLine(text string) string {
 	var parts []string
@@ -120,7 +123,7 @@ func oneLine(text string) string {
 func recordLines(r *klog.Record) []string {
 	prefix := fmt.Sprintf("[%5d.%06d]", r.Time/time.Second, r.Time%time.Second/time.Microsecond)
 	if r.Caller != "" {
-		prefix += fmt.Sprintf("[%6s]", r.Caller)
+		prefix += fmt.Sprintf("[%6s]", klog.Escape(r.Caller))
 	}
 	lines := textLines(r)
 	for i, line := range lines {
@@ -160,7 +163,7 @@ func splats(found []klog.Splat, log []klog.Record) (bad, allowed []splat) {
 
 // fullName is how --test takes it.
 func fullName(t *verdict.Test) string {
-	return klog.Escape(t.Suite + "/" + t.Name)
+	return short(t.Suite + "/" + t.Name)
 }
 
 // suitesOf lists the suites of a cell in the order in which they appear.

@@ -30,8 +30,8 @@ type TextOptions struct {
 // to be where it is.
 const (
 	maxOutput = 40
-	maxLead   = 12
-	maxTrace  = 20
+	maxLead   = 16
+	maxTrace  = 25
 	maxRecent = 12
 )
 
@@ -43,7 +43,13 @@ func WriteText(w io.Writer, run *verdict.Run, options TextOptions) error {
 	}
 	t := &text{w: bufio.NewWriter(w), paint: paint(options.Color), TextOptions: options}
 	for i := range run.Cells {
+		if len(run.Cells) > 1 {
+			t.line(0, t.bold("=== "+short(run.Cells[i].ID)+" ==="))
+		}
 		t.cell(&run.Cells[i])
+		if len(run.Cells) > 1 && len(run.Cells[i].Phases) > 0 {
+			t.line(0, "")
+		}
 	}
 	for i := range run.Cells {
 		t.verdict(run, &run.Cells[i])
@@ -162,7 +168,7 @@ func (t *text) cell(c *verdict.Cell) {
 // whole shows what is wrong with the cell and is no test's.
 func (t *text) whole(c *verdict.Cell) {
 	bad, allowed := splats(c.Splats, c.Log)
-	name := klog.Escape(c.ID)
+	name := short(c.ID)
 	switch {
 	case c.Failure != nil:
 		t.head(c.Outcome, name, "")
@@ -170,8 +176,12 @@ func (t *text) whole(c *verdict.Cell) {
 		t.line(2, fmt.Sprintf("blamed on: the %s", c.Failure.Blame))
 		t.line(0, "")
 	case len(bad) > 0 || c.Outcome == verdict.Boot || ownReason(c):
-		t.head(c.Outcome, name, "outside any test")
-		t.prose(2, c.Reason)
+		where := "outside any test"
+		if c.Outcome == verdict.Boot {
+			where = ""
+		}
+		t.head(c.Outcome, name, where)
+		t.reason(c.Reason, bad)
 		t.splats(bad)
 		if len(bad) == 0 || c.Outcome == verdict.Boot {
 			t.recent(c.Log, c.Splats)
@@ -203,13 +213,13 @@ func (t *text) head(o verdict.Outcome, name, more string) {
 
 // failing shows all that matters about a test that is not good.
 func (t *text) failing(one *verdict.Test) {
-	t.head(one.Outcome, fullName(one), seconds(one.Duration))
-	t.prose(2, one.Reason)
-	if output := safeLines(one.Output); len(output) > 0 && !saysNothingNew(output, one.Reason) {
+	bad, allowed := splats(one.Splats, one.Log)
+	t.head(one.Outcome, fullName(one), took(one))
+	t.reason(one.Reason, bad)
+	if output := dedent(safeLines(one.Output)); len(output) > 0 && !saysNothingNew(output, one.Reason) {
 		t.line(2, "output:")
 		t.output(output)
 	}
-	bad, allowed := splats(one.Splats, one.Log)
 	t.splats(bad)
 	t.recent(one.Log, one.Splats)
 	if len(allowed) > 0 {
@@ -219,9 +229,41 @@ func (t *text) failing(one *verdict.Test) {
 	t.line(0, "")
 }
 
+// reason shows why, unless a splat that follows has the same title.
+func (t *text) reason(reason string, bad []splat) {
+	if !slices.ContainsFunc(bad, func(s splat) bool { return s.Title == reason }) {
+		t.prose(2, reason)
+	}
+}
+
+// took is how long a test took, or "" if nobody knows.
+func took(one *verdict.Test) string {
+	if one.Duration == 0 && !one.Outcome.Good() {
+		return ""
+	}
+	return seconds(one.Duration)
+}
+
+// dedent takes away what all lines are indented by.
+func dedent(lines []string) []string {
+	common := -1
+	for _, line := range lines {
+		if rest := strings.TrimLeft(line, " "); rest != "" {
+			if n := len(line) - len(rest); common < 0 || n < common {
+				common = n
+			}
+		}
+	}
+	var out []string
+	for _, line := range lines {
+		out = append(out, line[min(len(line), max(common, 0)):])
+	}
+	return out
+}
+
 // saysNothingNew reports whether the output is the reason.
 func saysNothingNew(output []string, reason string) bool {
-	return len(output) == 1 && strings.TrimSpace(output[0]) == strings.TrimSpace(klog.Escape(reason))
+	return len(output) == 1 && strings.TrimSpace(output[0]) == strings.TrimSpace(short(reason))
 }
 
 // output shows the end of a test's output, or, if the program panicked, what
@@ -258,7 +300,7 @@ func (t *text) cut(indent, n int, what, where string) {
 
 func (t *text) splats(all []splat) {
 	for _, s := range all {
-		t.line(2, fmt.Sprintf("%s %s", t.bad("splat:"), klog.Escape(s.Title)))
+		t.line(2, fmt.Sprintf("%s %s", t.bad("splat:"), short(s.Title)))
 		shown, total := trim(s.records)
 		t.quoted(4, shown)
 		if rest := total - len(shown); rest > 0 {
@@ -271,38 +313,43 @@ func (t *text) splats(all []splat) {
 }
 
 // noise is what tells a reader nothing before he opens the whole log.
-var noise = regexp.MustCompile(`^(R[A-Z0-9][A-Z0-9]?: |RSP: |EFLAGS|[CDEFGS]S: |CR\d: |DR\d: |PKRU: |PGD |Code: |Hardware name: |Modules linked in:|-+\[ cut here|-*\[ end trace|Kernel Offset|Rebooting in|=+$|\s*$)`)
+var noise = regexp.MustCompile(`^(R[A-Z0-9][A-Z0-9]?: |[CDEFGS]S: |[CD]R\d: |PKRU: |PGD |Code: |Hardware name: |Modules linked in:|-+\[|Kernel Offset|Rebooting in|[=-]+$|\s*$)`)
 
-// trim picks the lines of a report that matter: its head, the call trace, and
-// the panic that ends it. total is how many lines there are.
+// sections begin the parts of a report that consist of frames.
+var sections = regexp.MustCompile(`^(Call [Tt]race:|Allocated by task|Freed by task|Last potentially related work creation:)`)
+
+// trim picks the lines of a report that matter: its head, the call trace, for a
+// use after free who allocated and freed, and the panic that ends it. total is
+// how many lines there are.
 func trim(records []klog.Record) (shown []string, total int) {
-	var all []string
+	lead, frames, before, inside := 0, 0, true, false
 	for i := range records {
-		all = append(all, textLines(&records[i])...)
-	}
-	trace, lead, depth := false, 0, 0
-	for i, line := range all {
-		line = cutLine(line, longLine)
-		begins := strings.HasPrefix(line, "Call Trace:") || strings.HasPrefix(line, "Call trace:")
-		switch {
-		case i == 0:
-			shown = append(shown, line)
-		case strings.HasPrefix(line, "Kernel panic - "):
-			shown = append(shown, line)
-		case begins && depth == 0:
-			trace = true
-			shown = append(shown, line)
-		case trace && strings.HasPrefix(line, " ") && depth < maxTrace:
-			depth++
-			shown = append(shown, line)
-		case trace:
-			trace = trace && strings.HasPrefix(line, " ")
-		case depth == 0 && lead < maxLead && (strings.HasPrefix(line, "RIP: ") || !noise.MatchString(line)):
-			lead++
-			shown = append(shown, line)
+		for _, line := range textLines(&records[i]) {
+			total++
+			keep := false
+			switch {
+			case strings.HasPrefix(line, "Kernel panic - "):
+				keep = true
+			case sections.MatchString(line):
+				before, inside = false, frames < maxTrace
+				keep = inside
+			case before:
+				keep = lead < maxLead && (strings.HasPrefix(line, "RIP: ") || !noise.MatchString(line))
+				if keep {
+					lead++
+				}
+			case inside:
+				inside = strings.HasPrefix(line, " ") && strings.TrimSpace(line) != ""
+				if keep = inside && frames < maxTrace; keep {
+					frames++
+				}
+			}
+			if keep {
+				shown = append(shown, cutLine(line, longLine))
+			}
 		}
 	}
-	return shown, len(all)
+	return shown, total
 }
 
 // recent shows the last records that are neither markers nor in a report.
@@ -330,29 +377,30 @@ func (t *text) recent(log []klog.Record, found []klog.Splat) {
 
 func (t *text) allowed(indent int, all []splat) {
 	for _, s := range all {
-		t.line(indent, klog.Escape(s.Title))
+		t.line(indent, short(s.Title))
 		t.prose(indent+2, "known: "+s.Allowed)
 	}
 }
 
-// notRun lists the tests that never started, in one block: one cause usually
-// took many of them.
+// notRun lists the tests that never started by reason: one cause usually took
+// many of them.
 func (t *text) notRun(c *verdict.Cell) {
-	reason := "\x00"
-	any := false
+	var reasons []string
+	names := map[string][]string{}
 	for i := range c.Tests {
 		one := &c.Tests[i]
 		if one.Outcome != verdict.NotRun {
 			continue
 		}
-		if any = true; one.Reason != reason {
-			reason = one.Reason
-			t.line(0, t.bad("NOTRUN")+" "+t.bold("because"))
-			t.prose(2, reason)
+		if names[one.Reason] == nil {
+			reasons = append(reasons, one.Reason)
 		}
-		t.line(4, fullName(one))
+		names[one.Reason] = append(names[one.Reason], fullName(one))
 	}
-	if any {
+	for _, reason := range reasons {
+		t.head(verdict.NotRun, count(len(names[reason]), "test"), "")
+		t.prose(2, reason)
+		t.quoted(4, names[reason])
 		t.line(0, "")
 	}
 }
@@ -360,7 +408,7 @@ func (t *text) notRun(c *verdict.Cell) {
 func (t *text) table(c *verdict.Cell) {
 	t.line(0, t.bold(fmt.Sprintf("%-8s %9s  %6s  %s", "outcome", "time", "splats", "test")))
 	for _, suite := range suitesOf(c) {
-		t.line(tableIndent, t.bold(klog.Escape(suite)))
+		t.line(tableIndent, t.bold(short(suite)))
 		parent := ""
 		for i := range c.Tests {
 			one := &c.Tests[i]
@@ -374,7 +422,7 @@ func (t *text) table(c *verdict.Cell) {
 				above, name = name[:at], name[at+1:]
 			}
 			if above != "" && above != parent {
-				t.line(tableIndent+2, klog.Escape(above))
+				t.line(tableIndent+2, short(above))
 			}
 			parent = above
 			if above == "" {
@@ -399,28 +447,22 @@ func (t *text) row(one *verdict.Test, name string, sub bool) {
 		complaints = fmt.Sprint(n)
 	}
 	word := fmt.Sprintf("%-8s", one.Outcome)
-	name = klog.Escape(name)
+	name = short(name)
 	if !one.Outcome.Good() {
 		word, name = fmt.Sprintf("%-8s", strings.ToUpper(one.Outcome.String())), t.bad(name)
 	}
-	t.line(0, fmt.Sprintf("%s %9s  %6s  %*s%s", t.as(one.Outcome, word), seconds(one.Duration), complaints, indent, "", name))
+	t.line(0, fmt.Sprintf("%s %9s  %6s  %*s%s", t.as(one.Outcome, word), took(one), complaints, indent, "", name))
 	indent += tableIndent + 2
-	if one.Outcome != verdict.Pass {
-		t.prose(indent, shortReason(one.Reason))
+	if one.Outcome == verdict.Skip {
+		t.prose(indent, one.Reason)
 	}
 	if one.Outcome.Good() {
 		bad, allowed := splats(one.Splats, one.Log)
 		t.allowed(indent, append(bad, allowed...))
 	}
 	if t.Verbose && one.Outcome.Good() && one.Output != "" {
-		t.quoted(4, safeLines(one.Output))
+		t.quoted(4, dedent(safeLines(one.Output)))
 	}
-}
-
-// shortReason is what a row shows of a reason; more of it stands above.
-func shortReason(reason string) string {
-	first, _, _ := strings.Cut(reason, "\n")
-	return cutLine(klog.Escape(first), 200)
 }
 
 func (t *text) phases(c *verdict.Cell) {
@@ -429,7 +471,7 @@ func (t *text) phases(c *verdict.Cell) {
 	}
 	var parts []string
 	for _, p := range c.Phases {
-		s := klog.Escape(p.Name) + " " + seconds(p.Duration)
+		s := short(p.Name) + " " + seconds(p.Duration)
 		if p.Cached {
 			s += " (cached)"
 		}
@@ -465,14 +507,18 @@ func (t *text) verdict(run *verdict.Run, c *verdict.Cell) {
 			duration += p.Duration
 		}
 	}
+	total := ""
+	if duration > 0 {
+		total = " in " + seconds(duration)
+	}
 	var about []string
 	if c.Kernel != "" {
-		about = append(about, "kernel "+klog.Escape(c.Kernel))
+		about = append(about, "kernel "+short(c.Kernel))
 	}
 	if c.Accel != "" {
-		about = append(about, strings.ToUpper(klog.Escape(c.Accel)))
+		about = append(about, strings.ToUpper(short(c.Accel)))
 	}
 	about = append(about, count(c.CPUs, "CPU"))
-	t.line(0, fmt.Sprintf("%s %s: %s in %s (%s)", t.as(c.Outcome, strings.ToUpper(c.Outcome.String())), klog.Escape(c.ID),
-		strings.Join(parts, ", "), seconds(duration), strings.Join(about, ", ")))
+	t.line(0, fmt.Sprintf("%s %s: %s%s (%s)", t.as(c.Outcome, strings.ToUpper(c.Outcome.String())), short(c.ID),
+		strings.Join(parts, ", "), total, strings.Join(about, ", ")))
 }
