@@ -25,7 +25,7 @@ func someEvents() []verdict.Event {
 	return []verdict.Event{
 		{At: at, Kind: verdict.Launch, Boot: 1},
 		{At: at, Kind: verdict.TestEnd, Boot: 1, Suite: "s", Test: "T/a", Outcome: verdict.Fail, Elapsed: time.Second},
-		{At: at, Kind: verdict.Output, Boot: 1, Suite: "s", Test: "T/ä", Text: "a\nb \u009b31m\U000e0001\n"},
+		{At: at, Kind: verdict.Output, Boot: 1, Suite: "s", Test: "T/ä", Text: "a\nb \u009b31m\U0010ffff\n"},
 		{At: at, Kind: verdict.Kmsg, Boot: 1, Record: &klog.Record{Seq: 7, Level: 6, Time: time.Second, Text: "hello"}},
 		{At: at, Kind: verdict.Exited, Boot: 1, Suite: "s", Failed: true, Text: "exit status 1"},
 	}

@@ -62,8 +62,7 @@ func TestSchemaHolds(t *testing.T) {
 	}
 }
 
-// objects calls visit for every object that the types describe; maps are what
-// the type leaves open.
+// objects calls visit for every object in v, always in the same order.
 func objects(v any, visit func(map[string]any)) {
 	switch v := v.(type) {
 	case []any:
@@ -72,8 +71,8 @@ func objects(v any, visit func(map[string]any)) {
 		}
 	case map[string]any:
 		visit(v)
-		for _, item := range v {
-			objects(item, visit)
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			objects(v[key], visit)
 		}
 	}
 }

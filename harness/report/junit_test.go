@@ -39,11 +39,12 @@ func TestJUnitIsGreenOnlyWithExitCode0(t *testing.T) {
 		"interrupted": cell(verdict.Pass, verdict.Pass),
 		"good":        cell(verdict.Pass, verdict.Pass, verdict.Skip),
 		"skipped":     cell(verdict.Skip, verdict.Skip),
-		"failure":     cell(verdict.Infra, verdict.Pass),
+		"failure":     cell(verdict.Pass, verdict.Pass),
 		"splat":       cell(verdict.Splat, verdict.Pass),
 	}
 	runs["interrupted"].ExitCode = fault.ExitHarness
 	runs["failure"].Cells[0].Failure = &verdict.Failure{Blame: fault.Configuration, Message: "not so"}
+	runs["failure"].ExitCode = runs["failure"].Exit()
 	runs["splat"].Cells[0].Splats = []klog.Splat{{Kind: "kasan", Title: "BUG: KASAN"}}
 	for _, o := range verdict.Outcomes() {
 		runs["cell "+o.String()] = cell(o, verdict.Pass)
@@ -63,6 +64,11 @@ func TestJUnitIsGreenOnlyWithExitCode0(t *testing.T) {
 		if strings.HasPrefix(name, "test ") && all.Failures+all.Errors > 1 {
 			t.Errorf("%s: %d failures, %d errors for one", name, all.Failures, all.Errors)
 		}
+	}
+	both := cell(verdict.Splat, verdict.Splat)
+	both.Cells[0].Splats = runs["splat"].Cells[0].Splats
+	if all := parseJUnit(t, both); all.Failures != 1 || all.Errors != 1 {
+		t.Error("a splat outside any test is hidden by one in a test")
 	}
 	if all := parseJUnit(t, cell(verdict.Pass)); all.Errors != 1 {
 		t.Error("a cell that passed without any test is green")

@@ -55,8 +55,9 @@ type Live struct {
 	// suite and test are what runs in the guest since when.
 	suite, test string
 	since       time.Time
-	// parents has what is known of tests with sub-tests: whether one was bad.
-	parents map[string]bool
+	// parents has the tests with sub-tests, and the worst that one of these
+	// came to.
+	parents map[string]verdict.Outcome
 }
 
 // step is work that was started and has not ended.
@@ -86,7 +87,7 @@ func newLive(w io.Writer, options LiveOptions, now func() time.Time, ticks <-cha
 	l := &Live{
 		w: w, options: options, paint: paint(options.Color), now: now, begin: now(),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		parents: map[string]bool{},
+		parents: map[string]verdict.Outcome{},
 	}
 	go l.show(ticks)
 	return l
@@ -279,8 +280,8 @@ func (l *Live) Event(e verdict.Event) {
 		}
 	case verdict.TestStart:
 		l.run(e.Suite, e.Test)
-		if up := above(e.Test); up != "" {
-			l.parents[e.Suite+"/"+up] = l.parents[e.Suite+"/"+up]
+		if up := e.Suite + "/" + above(e.Test); above(e.Test) != "" && l.parents[up] == 0 {
+			l.parents[up] = verdict.Pass
 		}
 	case verdict.TestEnd:
 		l.ended(&e, name)
@@ -314,11 +315,11 @@ func (l *Live) run(suite, test string) {
 // ended shows a test that ended. One whose sub-tests say it all has no line.
 func (l *Live) ended(e *verdict.Event, name string) {
 	l.run(e.Suite, above(e.Test))
-	up := e.Suite + "/" + above(e.Test)
-	if !e.Outcome.Good() && above(e.Test) != "" {
-		l.parents[up] = true
+	if above(e.Test) != "" {
+		up := e.Suite + "/" + above(e.Test)
+		l.parents[up] = max(l.parents[up], e.Outcome)
 	}
-	if bad, parent := l.parents[e.Suite+"/"+e.Test]; parent && (e.Outcome.Good() || bad) {
+	if worst, parent := l.parents[e.Suite+"/"+e.Test]; parent && (e.Outcome.Good() || !worst.Good()) {
 		return
 	}
 	word := fmt.Sprintf("%-5s", e.Outcome)

@@ -406,6 +406,9 @@ func TestWriteAll(t *testing.T) {
 	if err := WriteAll(dir, run); err == nil || !strings.Contains(err.Error(), "junit.xml") || strings.Contains(err.Error(), "kernel.log") {
 		t.Errorf("a file in the way: %v", err)
 	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*.*")); len(left) > 0 {
+		t.Errorf("it left %v", left)
+	}
 	// A run that has no JSON form leaves the old file alone.
 	before, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if err != nil {
