@@ -65,6 +65,10 @@ func TestJUnitIsGreenOnlyWithExitCode0(t *testing.T) {
 			t.Errorf("%s: %d failures, %d errors for one", name, all.Failures, all.Errors)
 		}
 	}
+	all := parseJUnit(t, runs["failure"])
+	if last := all.Suites[len(all.Suites)-1].Testcases[0]; last.Error == nil || last.Error.Message != "not so" {
+		t.Errorf("the cell's failure is not shown: %+v", last)
+	}
 	both := cell(verdict.Splat, verdict.Splat)
 	both.Cells[0].Splats = runs["splat"].Cells[0].Splats
 	if all := parseJUnit(t, both); all.Failures != 1 || all.Errors != 1 {
