@@ -184,6 +184,16 @@ func wholeCmd(path string) (bool, error) {
 		(!bytes.Contains(data, []byte("\ndeps_")) || bytes.Contains(data, []byte("\n$(deps_"))), nil
 }
 
+// Slots returns the folder that holds the source and build folders, which are
+// all that patchbay clean deletes. It makes the folder if need be.
+func (b *Builder) Slots() (string, error) {
+	cache, err := filepath.Abs(b.CacheDir)
+	if err != nil {
+		return "", cacheFailed(b.CacheDir, err)
+	}
+	return b.slotRoot(cache)
+}
+
 // tame are the characters in paths that the kernel's makefiles, and the shell
 // commands in them, can cope with, besides all beyond ASCII.
 const tame = "-+./@_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -13,9 +13,7 @@ import (
 	"time"
 
 	"patchbay/harness/guest"
-	"patchbay/harness/internal/keeper"
 	"patchbay/harness/report"
-	"patchbay/harness/tree"
 )
 
 // The benchmarks of make bench-harness. They take the real kernel; those that
@@ -27,11 +25,7 @@ func bench(b *testing.B) string {
 	if os.Getenv("PATCHBAY_BENCH") == "" {
 		b.Skip("boots real kernels: run make bench-harness")
 	}
-	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return root
+	return checkout(b)
 }
 
 // call runs patchbay and returns the folder of its results.
@@ -118,7 +112,7 @@ func BenchmarkVNGInit(b *testing.B) {
 // from the command to the verdict.
 func BenchmarkTouch(b *testing.B) {
 	root := bench(b)
-	kdir := sources(b, root)
+	kdir := sources(b)
 	git := func(args ...string) {
 		cmd := exec.Command("git", append([]string{"-C", kdir, "-c", "user.name=me", "-c", "user.email=me@example.org"}, args...)...)
 		if said, err := cmd.CombinedOutput(); err != nil {
@@ -165,12 +159,12 @@ func BenchmarkColdBuild(b *testing.B) {
 // BenchmarkVNGDefaultBuild builds the same sources with vng's own default
 // configuration, for comparison.
 func BenchmarkVNGDefaultBuild(b *testing.B) {
-	root := bench(b)
+	bench(b)
 	if os.Getenv("PATCHBAY_BENCH_COLD") == "" {
 		b.Skip("takes some thirty minutes: set PATCHBAY_BENCH_COLD=1")
 	}
 	for b.Loop() {
-		src := sources(b, root)
+		src := sources(b)
 		config := exec.Command("vng", "--kconfig")
 		config.Dir = src
 		if said, err := config.CombinedOutput(); err != nil {
@@ -183,26 +177,10 @@ func BenchmarkVNGDefaultBuild(b *testing.B) {
 }
 
 // sources makes a fresh folder with the default base's sources.
-func sources(b *testing.B, root string) string {
+func sources(b *testing.B) string {
 	b.Helper()
 	ctx := context.Background()
-	cache, err := cacheDir()
-	if err != nil {
-		b.Fatal(err)
-	}
-	bases, err := tree.LoadBases(filepath.Join(root, "kernel", "bases.yaml"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	base, err := bases.Find("v6.12")
-	if err != nil {
-		b.Fatal(err)
-	}
-	store, err := tree.Open(ctx, cache, nil)
-	if err != nil {
-		b.Fatal(err)
-	}
-	commit, err := store.Resolve(ctx, tree.Source{Base: base})
+	store, commit, err := resolveBase(ctx, defaultBase)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -221,11 +199,5 @@ func cpu(b *testing.B, command func(context.Context) *exec.Cmd) {
 		b.Fatalf("%v\n%s", err, said)
 	}
 	state := cmd.ProcessState
-	b.ReportMetric((state.UserTime()+state.SystemTime()).Minutes(), "cpu-min/op")
-}
-
-// TestMain makes the test binary usable as a keeper.
-func TestMain(m *testing.M) {
-	keeper.Main()
-	os.Exit(m.Run())
+	b.ReportMetric((state.UserTime() + state.SystemTime()).Minutes(), "cpu-min/op")
 }

@@ -21,6 +21,7 @@ import (
 
 	"patchbay/harness/doctor"
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/keeper"
 	"patchbay/harness/internal/names"
 	"patchbay/harness/internal/progress"
 	"patchbay/harness/kbuild"
@@ -161,7 +162,12 @@ func (a *app) list(cmd *cobra.Command, p project, what string) error {
 		if err != nil {
 			return err
 		}
-		suites, err := (&kbuild.Builder{CacheDir: cache}).Suites(cmd.Context(), p.root, nil)
+		scratch, remove, err := keeper.TempDir("patchbay-")
+		if err != nil {
+			return outError("making a folder for the test programs", os.TempDir(), err)
+		}
+		defer remove()
+		suites, err := (&kbuild.Builder{CacheDir: cache}).Suites(cmd.Context(), p.root, scratch, nil)
 		if err != nil {
 			return err
 		}
@@ -265,12 +271,16 @@ too. Do not call it while a run is under way.`,
 }
 
 func (a *app) clean(cache string, all, dryRun bool) error {
-	targets := []string{cache}
-	if !all {
-		targets = []string{filepath.Join(cache, "build")}
+	if _, err := os.Stat(cache); errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	if dir := (&kbuild.Builder{CacheDir: cache}).Slots(); !slices.Contains(targets, dir) && !strings.HasPrefix(dir, cache+string(filepath.Separator)) {
-		targets = append(targets, dir)
+	slots, err := (&kbuild.Builder{CacheDir: cache}).Slots()
+	if err != nil {
+		return err
+	}
+	targets := []string{slots}
+	if all {
+		targets = append(targets, cache)
 	}
 	verb := "deleted"
 	if dryRun {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"patchbay/harness/internal/fault"
 	"patchbay/harness/report"
+	"patchbay/harness/tree"
 	"patchbay/harness/verdict"
 )
 
@@ -32,11 +34,39 @@ func e2e(t *testing.T) string {
 	if os.Getenv("PATCHBAY_E2E") == "" {
 		t.Skip("boots real kernels for some minutes: run make test, or set PATCHBAY_E2E=1 after make build")
 	}
+	return checkout(t)
+}
+
+// checkout returns the root of this checkout.
+func checkout(tb testing.TB) string {
+	tb.Helper()
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return root
+}
+
+// resolveBase opens the user's store and finds a base in it.
+func resolveBase(ctx context.Context, name string) (*tree.Store, tree.Commit, error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, tree.Commit{}, err
+	}
+	bases, err := tree.LoadBases(filepath.Join("..", "..", "..", "kernel", "bases.yaml"))
+	if err != nil {
+		return nil, tree.Commit{}, err
+	}
+	base, err := bases.Find(name)
+	if err != nil {
+		return nil, tree.Commit{}, err
+	}
+	store, err := tree.Open(ctx, cache, nil)
+	if err != nil {
+		return nil, tree.Commit{}, err
+	}
+	commit, err := store.Resolve(ctx, tree.Source{Base: base})
+	return store, commit, err
 }
 
 // result is how a call of patchbay run ended.

@@ -78,7 +78,7 @@ type sourceFlags struct {
 
 func (f *sourceFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.base, "base", "v6.12", "known kernel to start from (see patchbay list bases)")
+	flags.StringVar(&f.base, "base", defaultBase, "known kernel to start from (see patchbay list bases)")
 	flags.StringVar(&f.kdir, "kdir", "", "your own kernel tree instead of a base; it is only read")
 	flags.StringVar(&f.rev, "rev", "", "revision in --kdir; without it what is there now, uncommitted changes included")
 	flags.StringVar(&f.tarball, "tarball", "", "kernel source tarball instead of a base")
@@ -96,8 +96,11 @@ func (f *sourceFlags) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("config", complete(configNames))
 }
 
-// defaultSeries is what a base is tested with unless told otherwise.
-const defaultSeries = "sockmap-cpu-affinity"
+// What is tested unless told otherwise.
+const (
+	defaultBase   = "v6.12"
+	defaultSeries = "sockmap-cpu-affinity"
+)
 
 // job is a request that has been understood: everything in it exists.
 type job struct {

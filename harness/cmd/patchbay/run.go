@@ -10,14 +10,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-multierror"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"patchbay/harness/doctor"
 	"patchbay/harness/guest"
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/keeper"
 	"patchbay/harness/internal/progress"
 	"patchbay/harness/kbuild"
 	"patchbay/harness/klog"
@@ -82,6 +84,8 @@ type cell struct {
 	live   *report.Live
 	result *verdict.Cell
 	began  time.Time
+	// scratch is a folder of this run alone, gone when it is over.
+	scratch string
 	// files are the test programs that the guest is given.
 	files []guest.File
 }
@@ -189,11 +193,16 @@ func (c *cell) phase(name string, begin time.Time, cached bool) {
 // work takes the cell through all rooms. The error says why there is no
 // verdict; with one, the result is complete.
 func (c *cell) work(ctx context.Context) error {
-	artifact, suites, err := c.build(ctx)
+	scratch, remove, err := keeper.TempDir("patchbay-")
 	if err != nil {
-		return err
+		return &fault.Error{
+			Blame: fault.Harness, Doing: "making a folder for test programs and initramfs", Subject: os.TempDir(), Err: err,
+			Next: "check free space and permissions there, or set TMPDIR",
+		}
 	}
-	tests, err := c.tests(suites)
+	defer remove()
+	c.scratch = scratch
+	artifact, tests, err := c.build(ctx)
 	if err != nil {
 		return err
 	}
@@ -203,69 +212,89 @@ func (c *cell) work(ctx context.Context) error {
 	return c.boot(ctx, artifact, tests)
 }
 
-// build makes the kernel and the test programs side by side.
-func (c *cell) build(ctx context.Context) (*kbuild.Artifact, []kbuild.Suite, error) {
+// build makes the kernel and the test programs side by side. The programs take
+// seconds and the kernel may take minutes: what is wrong with them, with the
+// choice among them, or with what shall boot the kernel, is not kept until then.
+func (c *cell) build(parent context.Context) (artifact *kbuild.Artifact, tests []run.Suite, err error) {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
 	var (
-		artifact *kbuild.Artifact
-		suites   []kbuild.Suite
-		faults   [2]error
+		kernelErr, testsErr, toolsErr error
+		wait                          sync.WaitGroup
 	)
-	news := progress.Func(c.live.Progress)
-	builder := &kbuild.Builder{CacheDir: c.job.cache, News: news, Jobs: c.job.jobs}
-	var g errgroup.Group
-	begin := time.Now()
-	g.Go(func() error {
-		store, commit, all, applied, err := c.job.prepare(ctx, c.app, news)
-		if err != nil {
-			faults[0] = err
-			return nil
+	wait.Go(func() {
+		if toolsErr = doctor.Require(ctx, "command:vng", "command:qemu-system-x86_64"); toolsErr != nil {
+			cancel()
 		}
-		c.result.Source, c.result.Commit, c.result.Tree = commit.Describe, commit.ID, commit.Tree
-		for _, s := range all {
-			for _, note := range s.Notes {
-				c.result.Trouble = append(c.result.Trouble, s.Name+": "+note)
-			}
-		}
-		for _, p := range applied {
-			c.result.Patches = append(c.result.Patches, verdict.Patch{Subject: p.Patch.Subject, Author: p.Patch.Author, Commit: p.Commit.ID})
-		}
-		c.phase("source", begin, false)
-		builder := *builder
-		builder.Sources = store
-		begin := time.Now()
-		artifact, faults[0] = builder.Kernel(ctx, kbuild.Request{Commit: commit, Fragments: c.job.config.Fragments})
-		if artifact != nil {
-			c.result.Artifact = artifact.Key
-			c.phase("kernel", begin, artifact.Cached)
-		}
-		return nil
 	})
-	g.Go(func() error {
-		suites, faults[1] = builder.Suites(ctx, c.job.project.root, nil)
-		return nil
+	wait.Go(func() { artifact, kernelErr = c.kernel(ctx) })
+	wait.Go(func() {
+		if tests, testsErr = c.tests(ctx); testsErr != nil {
+			cancel()
+		}
 	})
-	_ = g.Wait()
-	if ctx.Err() != nil {
-		return nil, nil, interrupted(ctx)
+	wait.Wait()
+	if parent.Err() != nil {
+		return nil, nil, interrupted(parent)
 	}
+	return artifact, tests, together(kernelErr, testsErr, toolsErr)
+}
+
+// together joins independent failures; one alone stays what it is. What was
+// only cancelled because of another is none.
+func together(errs ...error) error {
 	var all *multierror.Error
-	for _, err := range faults {
-		if err != nil {
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, context.Canceled) {
 			all = multierror.Append(all, err)
 		}
 	}
 	if all != nil && len(all.Errors) == 1 {
-		return nil, nil, all.Errors[0]
+		return all.Errors[0]
 	}
-	return artifact, suites, all.ErrorOrNil()
+	return all.ErrorOrNil()
+}
+
+// kernel makes the kernel and libbpf.
+func (c *cell) kernel(ctx context.Context) (*kbuild.Artifact, error) {
+	news := progress.Func(c.live.Progress)
+	begin := time.Now()
+	store, commit, all, applied, err := c.job.prepare(ctx, c.app, news)
+	if err != nil {
+		return nil, err
+	}
+	c.result.Source, c.result.Commit, c.result.Tree = commit.Describe, commit.ID, commit.Tree
+	for _, s := range all {
+		for _, note := range s.Notes {
+			c.result.Trouble = append(c.result.Trouble, s.Name+": "+note)
+		}
+	}
+	for _, p := range applied {
+		c.result.Patches = append(c.result.Patches, verdict.Patch{Subject: p.Patch.Subject, Author: p.Patch.Author, Commit: p.Commit.ID})
+	}
+	c.phase("source", begin, false)
+	begin = time.Now()
+	builder := &kbuild.Builder{CacheDir: c.job.cache, Sources: store, News: news, Jobs: c.job.jobs}
+	artifact, err := builder.Kernel(ctx, kbuild.Request{Commit: commit, Fragments: c.job.config.Fragments})
+	if err != nil {
+		return nil, err
+	}
+	c.result.Artifact = artifact.Key
+	c.phase("kernel", begin, artifact.Cached)
+	return artifact, nil
 }
 
 func interrupted(ctx context.Context) error {
 	return &fault.Error{Blame: fault.Harness, Doing: "running", Err: context.Cause(ctx), Next: "start it again: what was finished is kept"}
 }
 
-// tests chooses what to run of what there is.
-func (c *cell) tests(suites []kbuild.Suite) ([]run.Suite, error) {
+// tests makes the test programs and chooses what to run of what there is.
+func (c *cell) tests(ctx context.Context) ([]run.Suite, error) {
+	builder := &kbuild.Builder{CacheDir: c.job.cache, News: c.live.Progress}
+	suites, err := builder.Suites(ctx, c.job.project.root, c.scratch, nil)
+	if err != nil {
+		return nil, err
+	}
 	all := map[string][]string{}
 	byName := map[string]kbuild.Suite{}
 	var names []string
@@ -319,12 +348,7 @@ func (c *cell) keepConfig(artifact *kbuild.Artifact) error {
 
 // boot runs the tests in guests and judges what happened.
 func (c *cell) boot(ctx context.Context, artifact *kbuild.Artifact, suites []run.Suite) error {
-	scratch, err := os.MkdirTemp("", "patchbay-initrd-")
-	if err != nil {
-		return outError("making a folder for the initramfs", os.TempDir(), err)
-	}
-	defer os.RemoveAll(scratch)
-	initrd := filepath.Join(scratch, "initrd")
+	initrd := filepath.Join(c.scratch, "initrd")
 	agent, err := agentBinary(c.job.project)
 	if err != nil {
 		return err
