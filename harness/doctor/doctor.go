@@ -127,11 +127,16 @@ func Check(ctx context.Context, o Options) Report {
 	}
 	wait.Wait()
 	findings = append(findings, goTool(ctx), kvm(), disk(o.CacheDir), memory(), temporary())
-	r := Report{Findings: findings, Ready: true}
+	return Report{Findings: findings, Ready: ready(findings)}
+}
+
+func ready(findings []Finding) bool {
 	for _, f := range findings {
-		r.Ready = r.Ready && (!f.Required || f.Status == Found)
+		if f.Required && f.Status != Found {
+			return false
+		}
 	}
-	return r
+	return true
 }
 
 // Require returns an error unless each of the named needs of the table, such as
@@ -214,9 +219,8 @@ func (f *Finding) command(ctx context.Context, name string) {
 			break
 		}
 	}
-	// perl says (v5.36.0), ld (GNU Binutils for Debian) 2.40: of numbers
-	// with a dot the last on the line is the version in all but QEMU's,
-	// which repeats it for the distribution; so take the first with a dot.
+	// The first number with a dot: perl has its 5 before it on the line, and
+	// QEMU the distribution's version behind.
 	for _, number := range versionNumber.FindAllString(line, -1) {
 		if f.Version == "" || !strings.Contains(f.Version, ".") {
 			f.Version = number
