@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/attach"
 	"patchbay/tests/internal/subtest"
 )
 
@@ -22,13 +23,13 @@ func skbVerdictAttach(t *testing.T) {
 		{ebpf.AttachSkSKBVerdict, ebpf.AttachSkSKBStreamVerdict},
 		{ebpf.AttachSkSKBStreamVerdict, ebpf.AttachSkSKBVerdict},
 	} {
-		attach(t, m, program, order.first)
+		attach.Map(t, m, program, order.first)
 		wantErr(t, "attach as "+order.second.String()+" beside "+order.first.String(),
-			tryAttach(m, program, order.second), unix.EBUSY)
+			attach.TryMap(m, program, order.second), unix.EBUSY)
 		wantAttached(t, m, order.first, program)
 		detach(t, m, program, order.first)
 		// It was the first one that stood in the way.
-		attach(t, m, program, order.second)
+		attach.Map(t, m, program, order.second)
 		detach(t, m, program, order.second)
 	}
 }
@@ -48,7 +49,7 @@ func skbVerdictAttachWithLink(t *testing.T) {
 	}
 	wantAttached(t, m, ebpf.AttachSkSKBVerdict)
 
-	attach(t, m, program, ebpf.AttachSkSKBStreamVerdict)
+	attach.Map(t, m, program, ebpf.AttachSkSKBStreamVerdict)
 	wantNoLink(t, m, program, ebpf.AttachSkSKBVerdict, unix.EBUSY)
 	wantAttached(t, m, ebpf.AttachSkSKBStreamVerdict, program)
 	detach(t, m, program, ebpf.AttachSkSKBStreamVerdict)
@@ -65,7 +66,7 @@ func progsQuery(typ ebpf.AttachType) func(*testing.T) {
 			program = objs.MsgDrop
 		}
 		wantAttached(t, objs.Rx, typ)
-		attach(t, objs.Rx, program, typ)
+		attach.Map(t, objs.Rx, program, typ)
 		wantAttached(t, objs.Rx, typ, program)
 		detach(t, objs.Rx, program, typ)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/attach"
 	"patchbay/tests/internal/sockets"
 	"patchbay/tests/internal/subtest"
 )
@@ -18,7 +19,7 @@ import (
 func skbVerdictShutdown(t *testing.T) {
 	var objs bpf.VerdictObjects
 	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
-	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
+	attach.Map(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
 
@@ -39,7 +40,7 @@ func skbVerdictShutdown(t *testing.T) {
 func skbVerdictFionread(t *testing.T) {
 	var objs bpf.VerdictObjects
 	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
-	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
+	attach.Map(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
 
@@ -57,7 +58,7 @@ func skbVerdictFionread(t *testing.T) {
 func skbVerdictFionreadOnDrop(t *testing.T) {
 	var objs bpf.VerdictObjects
 	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
-	attach(t, objs.Rx, objs.SkbDrop, ebpf.AttachSkSKBStreamVerdict)
+	attach.Map(t, objs.Rx, objs.SkbDrop, ebpf.AttachSkSKBStreamVerdict)
 	receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 	put(t, objs.Rx, 0, receiver)
 
@@ -75,7 +76,7 @@ func skbVerdictFionreadOnDrop(t *testing.T) {
 func skbVerdictPeek(t *testing.T) {
 	var objs bpf.VerdictObjects
 	subtest.Load(t, bpf.LoadVerdictObjects, &objs)
-	attach(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
+	attach.Map(t, objs.Rx, objs.StreamPass, ebpf.AttachSkSKBStreamVerdict)
 	peek(t, objs.Rx)
 	if got := counter(t, objs.PassBytes); got != uint64(len(payload)) {
 		t.Fatalf("the program saw %d bytes, want %d", got, len(payload))

@@ -97,18 +97,6 @@ func wantVerifierReason(t *testing.T, err error, reason string) {
 	}
 }
 
-// tryAttach attaches program to m (C: bpf_prog_attach).
-func tryAttach(m *ebpf.Map, program *ebpf.Program, typ ebpf.AttachType) error {
-	return link.RawAttachProgram(link.RawAttachProgramOptions{Target: m.FD(), Program: program, Attach: typ})
-}
-
-func attach(t *testing.T, m *ebpf.Map, program *ebpf.Program, typ ebpf.AttachType) {
-	t.Helper()
-	if err := tryAttach(m, program, typ); err != nil {
-		t.Fatalf("attach %s to %s as %s: %v", program, m, typ, err)
-	}
-}
-
 // detach detaches program from m and checks that it is gone
 // (C: bpf_prog_detach2).
 func detach(t *testing.T, m *ebpf.Map, program *ebpf.Program, typ ebpf.AttachType) {

@@ -3,14 +3,12 @@
 package sockmapbasic
 
 import (
-	"errors"
-	"io"
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/attach"
 	"patchbay/tests/internal/sockets"
 	"patchbay/tests/internal/subtest"
 )
@@ -47,7 +45,7 @@ func copyAll(t *testing.T, objs *bpf.IteratorObjects, src *ebpf.Map, socks, elem
 		put(t, src, key, s)
 		all = append(all, s)
 	}
-	iterate(t, objs.Copy, src)
+	attach.Iterate(t, objs.Copy, src)
 	for _, check := range []struct {
 		v    *ebpf.Variable
 		want uint32
@@ -63,22 +61,5 @@ func copyAll(t *testing.T, objs *bpf.IteratorObjects, src *ebpf.Map, socks, elem
 	for key, s := range all {
 		wantSocket(t, src, uint32(key), s)
 		wantSocket(t, objs.Dst, uint32(key), s)
-	}
-}
-
-// iterate runs program once over m.
-func iterate(t *testing.T, program *ebpf.Program, m *ebpf.Map) {
-	t.Helper()
-	iter, err := link.AttachIter(link.IterOptions{Program: program, Map: m})
-	if err != nil {
-		t.Fatalf("attach the iterator: %v", err)
-	}
-	r, err := iter.Open()
-	if err != nil {
-		t.Fatal(errors.Join(err, iter.Close()))
-	}
-	_, err = io.Copy(io.Discard, r)
-	if err = errors.Join(err, r.Close(), iter.Close()); err != nil {
-		t.Fatalf("iterate over %s: %v", m, err)
 	}
 }

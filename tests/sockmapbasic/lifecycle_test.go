@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/attach"
 	"patchbay/tests/internal/sockets"
 	"patchbay/tests/internal/subtest"
 )
@@ -27,7 +28,7 @@ func createUpdateFree(typ ebpf.MapType) func(*testing.T) {
 
 		m := newMap(t, typ)
 		// In the map nothing can be sent: that shows when the free is done.
-		attach(t, m, objs.MsgDrop, ebpf.AttachSkMsgVerdict)
+		attach.Map(t, m, objs.MsgDrop, ebpf.AttachSkMsgVerdict)
 		put(t, m, 0, repaired)
 		put(t, m, 1, sender)
 		wantSocket(t, m, 0, repaired)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"patchbay/tests/bpf"
+	"patchbay/tests/internal/attach"
 	"patchbay/tests/internal/sockets"
 	"patchbay/tests/internal/subtest"
 )
@@ -27,7 +28,7 @@ func skmsgHelpers(choose func(*bpf.SkmsgObjects) *ebpf.Map) func(*testing.T) {
 		subtest.Load(t, bpf.LoadSkmsgObjects, &objs)
 		m := choose(&objs)
 
-		attach(t, m, objs.MsgVerdict, ebpf.AttachSkMsgVerdict)
+		attach.Map(t, m, objs.MsgVerdict, ebpf.AttachSkMsgVerdict)
 		wantAttached(t, m, ebpf.AttachSkMsgVerdict, objs.MsgVerdict)
 		receiver, sender := sockets.Pair(t, unix.AF_INET, unix.SOCK_STREAM)
 		put(t, m, 0, sender)
@@ -52,7 +53,7 @@ func skmsgHelpersWithLink(choose func(*bpf.SkmsgObjects) *ebpf.Map) func(*testin
 
 		l := attachLink(t, m, objs.MsgVerdict, typ)
 		wantAttached(t, m, typ, objs.MsgVerdict)
-		wantErr(t, "attach the linked program again", tryAttach(m, objs.MsgVerdict, typ), unix.EBUSY)
+		wantErr(t, "attach the linked program again", attach.TryMap(m, objs.MsgVerdict, typ), unix.EBUSY)
 		wantNoLink(t, m, objs.MsgVerdictClone, typ, unix.EBUSY)
 		wantAttached(t, m, typ, objs.MsgVerdict)
 
