@@ -317,4 +317,3 @@ func TestOutputIsKeptAndClean(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
-

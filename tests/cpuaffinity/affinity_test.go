@@ -105,7 +105,7 @@ func backPressure(k kind) func(*testing.T) {
 	return func(t *testing.T) {
 		s := prepare(t, k)
 		cpu := removable(t)
-		s.narrow(t)
+		s.widen(t, narrow)
 		s.put(t, onCPU(cpu))
 		poured := s.pour()
 		s.awaitRetries(t)
@@ -234,7 +234,7 @@ func offlineUnderPressure(k kind) func(*testing.T) {
 	return func(t *testing.T) {
 		s := prepare(t, k)
 		cpu := removable(t)
-		s.narrow(t)
+		s.widen(t, narrow)
 		s.put(t, onCPU(cpu))
 		poured := s.pour()
 		s.awaitRetries(t)

@@ -275,6 +275,7 @@ func (s *setup) pour() <-chan error {
 // drain reads the stream from out and checks that it is whole.
 func (s *setup) drain(t *testing.T, poured <-chan error) {
 	t.Helper()
+	s.widen(t, wide)
 	var got bytes.Buffer
 	b := make([]byte, 64<<10)
 	for got.Len() < stream {
@@ -292,13 +293,19 @@ func (s *setup) drain(t *testing.T, poured <-chan error) {
 	}
 }
 
-// narrow makes the target's way out so small that it fills up.
-func (s *setup) narrow(t *testing.T) {
+// The sizes of the target's way out: so small that it fills up, and so large
+// that all of the stream fits. Loopback's segments have 64 KiB: with a smaller
+// window than that TCP would wait for its timers most of the time.
+const (
+	narrow = 64 << 10
+	wide   = 1 << 20
+)
+
+// widen sets the size of the target's way out.
+func (s *setup) widen(t *testing.T, size int) {
 	t.Helper()
-	for _, o := range []struct {
-		fd, option int
-	}{{s.target.FD(), unix.SO_SNDBUF}, {s.out.FD(), unix.SO_RCVBUF}} {
-		if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, o.option, 4096); err != nil {
+	for _, o := range []struct{ fd, option int }{{s.target.FD(), unix.SO_SNDBUF}, {s.out.FD(), unix.SO_RCVBUF}} {
+		if err := unix.SetsockoptInt(o.fd, unix.SOL_SOCKET, o.option, size); err != nil {
 			t.Fatal(err)
 		}
 	}
