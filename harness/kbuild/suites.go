@@ -5,17 +5,21 @@ package kbuild
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sync/errgroup"
 
 	"patchbay/harness/internal/fault"
@@ -110,7 +114,7 @@ func (b *Builder) Suites(ctx context.Context, moduleRoot, dir string, wanted []s
 		}
 	}
 	if build != nil {
-		if err := compileTests(ctx, moduleRoot, dir, build); err != nil {
+		if err := b.buildSuites(ctx, moduleRoot, dir, build); err != nil {
 			return nil, err
 		}
 	}
@@ -122,6 +126,38 @@ func (b *Builder) Suites(ctx context.Context, moduleRoot, dir string, wanted []s
 		return nil, err
 	}
 	return suites, nil
+}
+
+// buildSuites builds where it did so before, so that go need not link again
+// what has not changed, and gives this run its own copies.
+func (b *Builder) buildSuites(ctx context.Context, moduleRoot, dir string, packages []string) error {
+	sum := sha256.Sum256([]byte(moduleRoot))
+	kept := filepath.Join(b.CacheDir, "tests", hex.EncodeToString(sum[:8]))
+	if err := os.MkdirAll(kept, 0o755); err != nil {
+		return cacheFailed(kept, err)
+	}
+	lock := flock.New(kept + ".lock")
+	if ok, err := lock.TryLockContext(ctx, 20*time.Millisecond); !ok {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return cacheFailed(lock.Path(), err)
+	}
+	defer lock.Close()
+	if err := compileTests(ctx, moduleRoot, kept, packages); err != nil {
+		return err
+	}
+	for _, p := range packages {
+		name := path.Base(p) + ".test"
+		data, err := os.ReadFile(filepath.Join(kept, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), data, 0o755)
+		}
+		if err != nil {
+			return suitesFailed(dir, err)
+		}
+	}
+	return nil
 }
 
 func suitesFailed(path string, err error) error {

@@ -5,6 +5,8 @@ package series
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/bluekeyes/go-gitdiff/gitdiff"
 
@@ -25,6 +28,9 @@ import (
 // IDs. No work tree is involved. If a patch does not apply, nothing is left
 // behind and the error is blamed on the kernel.
 func Apply(ctx context.Context, store *tree.Store, base tree.Commit, all ...Series) (tree.Commit, []Applied, error) {
+	if len(all) == 0 {
+		return base, nil, nil
+	}
 	scratch, err := store.TempDir()
 	if err != nil {
 		return tree.Commit{}, nil, err
@@ -34,17 +40,28 @@ func Apply(ctx context.Context, store *tree.Store, base tree.Commit, all ...Seri
 		return tree.Commit{}, nil, err
 	}
 	a := applier{store: store, index: filepath.Join(scratch, "index")}
-	if _, err := store.Git(ctx, tree.Git{Index: a.index, Objects: base.Objects}, "read-tree", base.ID); err != nil {
-		return tree.Commit{}, nil, a.failed(ctx, err)
+	ref, count := memoryRef(base, all)
+	known := a.remembered(ctx, ref, base, count)
+	if known == nil {
+		if _, err := store.Git(ctx, tree.Git{Index: a.index, Objects: base.Objects}, "read-tree", base.ID); err != nil {
+			return tree.Commit{}, nil, a.failed(ctx, err)
+		}
 	}
+	clean := true
 	now, done := base, []Applied(nil)
 	for _, s := range all {
 		under := now.Describe
 		for i, p := range s.Patches {
-			step, err := a.patch(ctx, now, s, i)
+			var step Applied
+			if known != nil {
+				step.Commit, err = store.Commit(ctx, known[len(done)], "", now.Objects)
+			} else {
+				step, err = a.patch(ctx, now, s, i)
+			}
 			if err != nil {
 				return tree.Commit{}, nil, err
 			}
+			clean = clean && !step.ThreeWay
 			step.Patch = p
 			step.Commit.Describe = fmt.Sprintf("%s + %s", under, called(s.Name))
 			if i+1 < len(s.Patches) {
@@ -53,7 +70,43 @@ func Apply(ctx context.Context, store *tree.Store, base tree.Commit, all ...Seri
 			now, done = step.Commit, append(done, step)
 		}
 	}
+	if known == nil && clean && count > 0 {
+		if _, err := store.Git(ctx, tree.Git{}, "update-ref", ref, now.ID); err != nil {
+			return tree.Commit{}, nil, a.failed(ctx, err)
+		}
+	}
 	return now, done, nil
+}
+
+// memoryRef names the ref that remembers the series applied on base, and counts
+// their patches.
+func memoryRef(base tree.Commit, all []Series) (ref string, count int) {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s\n", base.ID)
+	for _, s := range all {
+		for _, p := range s.Patches {
+			count++
+			for _, part := range []string{p.Author, p.Date.Format(time.RFC3339), p.Subject, p.Body, string(p.Diff)} {
+				fmt.Fprintf(sum, "%d\n%s", len(part), part)
+			}
+		}
+	}
+	return "refs/applied/" + hex.EncodeToString(sum.Sum(nil)), count
+}
+
+// remembered returns the commits of an earlier application of the same series
+// on the same base, or nil. Reading the index of a whole kernel and writing its
+// tree takes a second that a run with nothing to build need not spend.
+func (a applier) remembered(ctx context.Context, ref string, base tree.Commit, count int) []string {
+	if count == 0 {
+		return nil
+	}
+	out, err := a.store.Git(ctx, tree.Git{}, "rev-list", "--reverse", ref, "^"+base.ID)
+	ids := strings.Fields(string(out))
+	if err != nil || len(ids) != count {
+		return nil
+	}
+	return ids
 }
 
 // applier holds the state between patches: an index without files.

@@ -78,8 +78,8 @@ func otherMapTypes(t *testing.T) {
 // placement checks every CPU in turn.
 func placement(k kind) func(*testing.T) {
 	return func(t *testing.T) {
+		s := prepare(t, k)
 		for _, cpu := range cpus(t, "online") {
-			s := prepare(t, k)
 			s.put(t, onCPU(cpu))
 			s.place(t, cpu)
 		}
