@@ -62,7 +62,6 @@ type Parser struct {
 	handle  func(Event)
 	current string
 	line    []byte
-	midLine bool
 }
 
 // maxLine bounds what is held back while a line is incomplete, in bytes.
