@@ -278,11 +278,11 @@ func testNames(out string) (list []string) {
 
 // ask runs the binary on this machine, in an empty folder.
 func (s *Suite) ask(ctx context.Context, list string, args ...string) (string, error) {
-	dir, err := os.MkdirTemp("", "patchbay-list-")
+	dir, remove, err := keeper.TempDir("patchbay-list-")
 	if err != nil {
 		return "", suitesFailed(os.TempDir(), err)
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	within, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
 	cmd := keeper.Command(within, s.Binary, args...)

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/keeper"
 	"patchbay/harness/tree"
 )
 
@@ -52,11 +53,11 @@ func called(spec string) string {
 }
 
 func read(ctx context.Context, spec string, stdin io.Reader) (Series, error) {
-	scratch, err := os.MkdirTemp("", "patchbay-series-")
+	scratch, remove, err := keeper.TempDir("patchbay-series-")
 	if err != nil {
 		return Series{}, &fault.Error{Blame: fault.Harness, Doing: "making a folder for temporary files", Err: err}
 	}
-	defer os.RemoveAll(scratch)
+	defer remove()
 	r := reader{scratch}
 
 	if spec == Stdin {

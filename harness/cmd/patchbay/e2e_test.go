@@ -151,16 +151,18 @@ func qemus() []string {
 	return found
 }
 
-// noQEMU waits until no QEMU of ours is left.
+// noQEMU waits until no QEMU and no temporary folder of ours is left: after a
+// kill -9 it is the keepers that see to it, a moment later.
 func noQEMU(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(qemus()) > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("QEMU was left behind: %v", qemus())
-		}
+	left := func() []string {
+		folders, _ := filepath.Glob(filepath.Join(os.TempDir(), "patchbay-*"))
+		return append(folders, qemus()...)
 	}
-	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "patchbay-*")); len(left) > 0 {
-		t.Errorf("folders were left behind: %v", left)
+	for deadline := time.Now().Add(20 * time.Second); len(left()) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("left behind: %v", left())
+		}
 	}
 }
 
