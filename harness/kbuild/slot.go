@@ -18,9 +18,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"golang.org/x/sys/unix"
-
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/filelock"
 )
 
 // slot is a folder in which builds that are alike follow one another: same
@@ -55,9 +54,6 @@ func slotName(j job) string {
 	return version + "-" + j.arch.name + "-" + hex.EncodeToString(h.Sum(nil))[:8]
 }
 
-// lockPoll is how often a slot that another process holds is asked for.
-const lockPoll = 100 * time.Millisecond
-
 // openSlot takes the slot for the job, calling waiting once if another process
 // holds it.
 func openSlot(ctx context.Context, root string, j job, waiting func()) (*slot, error) {
@@ -66,33 +62,17 @@ func openSlot(ctx context.Context, root string, j job, waiting func()) (*slot, e
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return nil, slotFailed(s.dir, err)
 	}
-	// Opened by hand and not through a library, because make gets this very
-	// file as its standard input. A lock of flock(2) belongs to the open file,
-	// so it lasts until the last process of the build is gone, even if this
-	// one is killed before.
-	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	// make gets this very file as its standard input.
+	path := filepath.Join(s.dir, "lock")
+	f, err := filelock.Lock(ctx, path, waiting)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
-		return nil, slotFailed(s.dir, err)
+		return nil, slotFailed(path, err)
 	}
-	for first := true; ; first = false {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		switch {
-		case err == nil:
-			s.lock = f
-			return s, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
-			f.Close()
-			return nil, slotFailed(f.Name(), err)
-		case first && waiting != nil:
-			waiting()
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(lockPoll):
-		}
-	}
+	s.lock = f
+	return s, nil
 }
 
 func (s *slot) close() { s.lock.Close() }

@@ -12,17 +12,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sync/errgroup"
 
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/filelock"
 	"patchbay/harness/internal/keeper"
 	"patchbay/harness/internal/names"
 	"patchbay/harness/internal/progress"
@@ -136,19 +135,20 @@ func (b *Builder) buildSuites(ctx context.Context, moduleRoot, dir string, packa
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return cacheFailed(kept, err)
 	}
-	lock := flock.New(kept + ".lock")
-	if ok, err := lock.TryLockContext(ctx, 20*time.Millisecond); !ok {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		return cacheFailed(lock.Path(), err)
+	path := kept + ".lock"
+	lock, err := filelock.Lock(ctx, path, nil)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return cacheFailed(path, err)
 	}
 	defer lock.Close()
 	if err := compileTests(ctx, moduleRoot, kept, packages); err != nil {
 		return err
 	}
 	for _, p := range packages {
-		name := path.Base(p) + ".test"
+		name := filepath.Base(p) + ".test"
 		data, err := os.ReadFile(filepath.Join(kept, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), data, 0o755)

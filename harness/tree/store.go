@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"patchbay/harness/internal/fault"
+	"patchbay/harness/internal/filelock"
 	"patchbay/harness/internal/progress"
 )
 
@@ -131,27 +129,11 @@ func (s *Store) lock(ctx context.Context, name string) (*os.File, error) {
 // lockFile takes the lock on a file. It belongs to the open file, which a
 // command can inherit: then it lasts until the command has ended too.
 func lockFile(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
-	if err != nil {
-		return nil, cannotWrite(path, err)
+	f, err := filelock.Lock(ctx, path, nil)
+	if err != nil && ctx.Err() == nil {
+		err = cannotWrite(path, err)
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, cannotWrite(path, err)
-		}
-		// A blocking flock(2) could not be given up with the context.
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	return f, err
 }
 
 // adopt copies objects that live in a user's repository into the store, unless
