@@ -42,3 +42,16 @@ func Escape(s string) string {
 	}
 	return b.String()
 }
+
+// EscapeLines is Escape for text that keeps its lines; a tab becomes spaces.
+func EscapeLines(s string) string {
+	var b strings.Builder
+	for line := range strings.Lines(s) {
+		body, whole := strings.CutSuffix(line, "\n")
+		b.WriteString(Escape(strings.ReplaceAll(body, "\t", "    ")))
+		if whole {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}

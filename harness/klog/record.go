@@ -52,6 +52,10 @@ type Record struct {
 	Fields map[string]string
 }
 
+// FromConsole reports whether only a console had the record: it has neither a
+// number nor a level.
+func (r *Record) FromConsole() bool { return r.Seq == 0 && r.Level == LevelUnknown }
+
 // wireRecord is a record in JSON: the time as whole microseconds, which is
 // what the kernel prints, and nothing for what is usually absent.
 type wireRecord struct {

@@ -29,7 +29,7 @@ type EventLog struct {
 func OpenEventLog(path string) (*EventLog, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return nil, outError("making the event log", path, err)
+		return nil, OutError("making the event log", path, err)
 	}
 	return &EventLog{f: f, path: path}, nil
 }
@@ -47,7 +47,7 @@ func (l *EventLog) Append(e verdict.Event) error {
 		_, err = l.f.Write(data)
 	}
 	if err != nil {
-		l.failed = outError("writing to the event log", l.path, err)
+		l.failed = OutError("writing to the event log", l.path, err)
 	}
 	return l.failed
 }
@@ -57,7 +57,7 @@ func (l *EventLog) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.f.Close(); err != nil {
-		return outError("closing the event log", l.path, err)
+		return OutError("closing the event log", l.path, err)
 	}
 	return nil
 }

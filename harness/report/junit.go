@@ -90,7 +90,7 @@ func describe(s *junit.Testsuite, c *verdict.Cell) {
 func junitTest(class string, t *verdict.Test) junit.Testcase {
 	tc := junit.Testcase{Name: clean(t.Name), Classname: class, Time: xmlSeconds(t.Duration), Status: t.Outcome.String()}
 	if t.Output != "" {
-		tc.SystemOut = &junit.Output{Data: cleanText(t.Output)}
+		tc.SystemOut = &junit.Output{Data: klog.EscapeLines(t.Output)}
 	}
 	switch t.Outcome {
 	case verdict.Pass:
@@ -129,7 +129,7 @@ func junitResult(o verdict.Outcome, reason string, found []klog.Splat, log []klo
 		fmt.Fprintf(&b, "\nallowed: %s: %s: %s\n", s.Kind, s.Title, s.Allowed)
 	}
 	message, _, _ := strings.Cut(reason, "\n")
-	return &junit.Result{Message: clean(message), Type: o.String(), Data: cleanText(b.String())}
+	return &junit.Result{Message: clean(message), Type: o.String(), Data: klog.EscapeLines(b.String())}
 }
 
 func junitLog(log []klog.Record) *junit.Output {
@@ -143,7 +143,7 @@ func junitLog(log []klog.Record) *junit.Output {
 	if cut := len(lines) - logLimit; cut > 0 {
 		lines = append([]string{fmt.Sprintf("[%d earlier lines are in kernel.log]", cut)}, lines[cut:]...)
 	}
-	return &junit.Output{Data: cleanText(strings.Join(lines, "\n") + "\n")}
+	return &junit.Output{Data: klog.EscapeLines(strings.Join(lines, "\n") + "\n")}
 }
 
 // junitCell is the error of a cell that no test of it has already, or nil.
@@ -173,16 +173,3 @@ func xmlSeconds(d time.Duration) string { return fmt.Sprintf("%.3f", d.Seconds()
 
 // clean makes text fit for an XML attribute: one line, no control character.
 func clean(s string) string { return oneLine(s) }
-
-// cleanText makes text fit for XML that keeps its lines.
-func cleanText(s string) string {
-	var b strings.Builder
-	for line := range strings.Lines(s) {
-		body, whole := strings.CutSuffix(line, "\n")
-		b.WriteString(klog.Escape(strings.ReplaceAll(body, "\t", "    ")))
-		if whole {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
-}

@@ -280,7 +280,7 @@ func (l *Live) Event(e verdict.Event) {
 		}
 	case verdict.TestStart:
 		l.run(e.Suite, e.Test)
-		if up := e.Suite + "/" + above(e.Test); above(e.Test) != "" && l.parents[up] == 0 {
+		if up := e.Suite + "/" + verdict.Parent(e.Test); verdict.Parent(e.Test) != "" && l.parents[up] == 0 {
 			l.parents[up] = verdict.Pass
 		}
 	case verdict.TestEnd:
@@ -314,9 +314,9 @@ func (l *Live) run(suite, test string) {
 
 // ended shows a test that ended. One whose sub-tests say it all has no line.
 func (l *Live) ended(e *verdict.Event, name string) {
-	l.run(e.Suite, above(e.Test))
-	if above(e.Test) != "" {
-		up := e.Suite + "/" + above(e.Test)
+	l.run(e.Suite, verdict.Parent(e.Test))
+	if verdict.Parent(e.Test) != "" {
+		up := e.Suite + "/" + verdict.Parent(e.Test)
 		l.parents[up] = max(l.parents[up], e.Outcome)
 	}
 	if worst, parent := l.parents[e.Suite+"/"+e.Test]; parent && (e.Outcome.Good() || !worst.Good()) {
@@ -324,11 +324,6 @@ func (l *Live) ended(e *verdict.Event, name string) {
 	}
 	word := fmt.Sprintf("%-5s", e.Outcome)
 	l.say(fmt.Sprintf("%s %s (%s)", l.as(e.Outcome, word), name, seconds(e.Elapsed)))
-}
-
-// above is the test that has this sub-test, or "".
-func above(test string) string {
-	return test[:max(0, strings.LastIndexByte(test, '/'))]
 }
 
 // columns is how many columns of a terminal s takes.

@@ -90,7 +90,7 @@ func arrange(c *verdict.Cell) []logLine {
 	add := func(log []klog.Record, found []klog.Splat, owner string, boot func(r *klog.Record) int) {
 		for i := range log {
 			r := &log[i]
-			l := logLine{record: r, owner: owner, boot: boot(r), seq: r.Seq, console: fromConsole(r)}
+			l := logLine{record: r, owner: owner, boot: boot(r), seq: r.Seq, console: r.FromConsole()}
 			if !l.console {
 				if taken[l.boot] == nil {
 					taken[l.boot] = map[uint64]bool{}
@@ -111,7 +111,7 @@ func arrange(c *verdict.Cell) []logLine {
 	add(c.Log, c.Splats, "", func(r *klog.Record) int {
 		switch {
 		case last == nil:
-		case fromConsole(r):
+		case r.FromConsole():
 			// Two CPUs may print a little out of order.
 			if r.Time != 0 && r.Time+time.Second < last.Time {
 				boots, next = boots+1, 0
@@ -120,7 +120,7 @@ func arrange(c *verdict.Cell) []logLine {
 			boots, next = boots+1, 0
 		}
 		last = r
-		if !fromConsole(r) {
+		if !r.FromConsole() {
 			next = r.Seq + 1
 		}
 		return boots
@@ -129,7 +129,7 @@ func arrange(c *verdict.Cell) []logLine {
 	for i := range c.Tests {
 		t := &c.Tests[i]
 		clash := func() bool {
-			return slices.ContainsFunc(t.Log, func(r klog.Record) bool { return !fromConsole(&r) && taken[boot][r.Seq] })
+			return slices.ContainsFunc(t.Log, func(r klog.Record) bool { return !r.FromConsole() && taken[boot][r.Seq] })
 		}
 		for boot < max(boots, c.Boots) && clash() {
 			boot++
@@ -139,10 +139,6 @@ func arrange(c *verdict.Cell) []logLine {
 	place(all)
 	return all
 }
-
-// fromConsole reports whether only the console had the record: it has neither a
-// number nor a level.
-func fromConsole(r *klog.Record) bool { return r.Seq == 0 && r.Level == klog.LevelUnknown }
 
 // place sorts by guest and number. A record from the console goes after the
 // last one that is not younger; without a time it is among the last words.

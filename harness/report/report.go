@@ -53,12 +53,13 @@ func writeFile(path string, run *verdict.Run, write func(io.Writer, *verdict.Run
 		}
 	}
 	if err != nil {
-		return outError("writing "+name, dir, err)
+		return OutError("writing "+name, dir, err)
 	}
 	return nil
 }
 
-func outError(doing, where string, err error) error {
+// OutError is the error for what cannot be written into the folder for results.
+func OutError(doing, where string, err error) error {
 	return &fault.Error{
 		Blame: fault.Harness, Doing: doing, Subject: where, Err: err,
 		Next: "check free space and permissions there, or choose another folder with --out",

@@ -417,9 +417,9 @@ func (t *text) table(c *verdict.Cell) {
 			}
 			// Sub-tests stand below their parent, which has no row of its own
 			// when it has nothing of its own to say.
-			name, above := one.Name, ""
-			if at := strings.LastIndexByte(name, '/'); at > 0 {
-				above, name = name[:at], name[at+1:]
+			name, above := one.Name, verdict.Parent(one.Name)
+			if above != "" {
+				name = name[len(above)+1:]
 			}
 			if above != "" && above != parent {
 				t.line(tableIndent+2, short(above))

@@ -446,17 +446,12 @@ func (b *boot) test(e gotest.Event) {
 		b.event(verdict.Event{Kind: verdict.TestStart, Suite: b.suite.Name, Test: klog.Escape(e.Test)})
 	case gotest.End:
 		b.flushPartial(0, e.Test)
-		b.current = parent(e.Test)
+		b.current = verdict.Parent(e.Test)
 		outcome := map[gotest.Result]verdict.Outcome{gotest.Pass: verdict.Pass, gotest.Fail: verdict.Fail, gotest.Skip: verdict.Skip}[e.Result]
 		b.event(verdict.Event{Kind: verdict.TestEnd, Suite: b.suite.Name, Test: klog.Escape(e.Test), Outcome: outcome, Elapsed: e.Elapsed})
 	case gotest.Output:
 		b.print(0, e.Test, e.Text)
 	}
-}
-
-// parent is the test that goes on when a sub-test has ended.
-func parent(test string) string {
-	return test[:max(0, strings.LastIndexByte(test, '/'))]
 }
 
 // print hands out whole lines, so that no character is cut in two.
@@ -489,15 +484,7 @@ func (b *boot) text(test, text string) {
 	if text == "" {
 		return
 	}
-	var clean strings.Builder
-	for line := range strings.Lines(text) {
-		body, whole := strings.CutSuffix(line, "\n")
-		clean.WriteString(klog.Escape(strings.ReplaceAll(body, "\t", "    ")))
-		if whole {
-			clean.WriteByte('\n')
-		}
-	}
-	b.event(verdict.Event{Kind: verdict.Output, Suite: b.suite.Name, Test: klog.Escape(test), Text: clean.String()})
+	b.event(verdict.Event{Kind: verdict.Output, Suite: b.suite.Name, Test: klog.Escape(test), Text: klog.EscapeLines(text)})
 }
 
 // marked notes a test whose start only the kernel log tells of: the guest died
@@ -528,7 +515,7 @@ func (b *boot) lastWords() {
 			continue
 		}
 		for _, r := range klog.Merge(b.records, console) {
-			if r.Seq == 0 && r.Level == klog.LevelUnknown {
+			if r.FromConsole() {
 				b.marked(&r)
 				b.event(verdict.Event{Kind: verdict.Console, Record: &r})
 			}

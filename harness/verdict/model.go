@@ -7,6 +7,7 @@ package verdict
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"patchbay/harness/internal/fault"
@@ -97,6 +98,11 @@ type Test struct {
 	// Log holds the kernel's records from the test's start to its end.
 	Log    []klog.Record `json:"log,omitempty"`
 	Splats []klog.Splat  `json:"splats,omitempty"`
+}
+
+// Parent is the name of the test that has this sub-test, or "".
+func Parent(test string) string {
+	return test[:max(0, strings.LastIndexByte(test, '/'))]
 }
 
 // Phase is a stretch of a cell's time.

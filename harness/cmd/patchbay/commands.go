@@ -164,7 +164,7 @@ func (a *app) list(cmd *cobra.Command, p project, what string) error {
 		}
 		scratch, remove, err := keeper.TempDir("patchbay-")
 		if err != nil {
-			return outError("making a folder for the test programs", os.TempDir(), err)
+			return report.OutError("making a folder for the test programs", os.TempDir(), err)
 		}
 		defer remove()
 		suites, err := (&kbuild.Builder{CacheDir: cache}).Suites(cmd.Context(), p.root, scratch, nil)
@@ -296,7 +296,7 @@ func (a *app) clean(cache string, all, dryRun bool) error {
 			err = os.RemoveAll(dir)
 		}
 		if err != nil {
-			faults = multierror.Append(faults, outError("cleaning the cache", dir, err))
+			faults = multierror.Append(faults, report.OutError("cleaning the cache", dir, err))
 			continue
 		}
 		fmt.Fprintf(a.stdout, "%s %s (%.1f GiB)\n", verb, dir, float64(size)/(1<<30))

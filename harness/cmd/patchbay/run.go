@@ -341,7 +341,7 @@ func (c *cell) keepConfig(artifact *kbuild.Artifact) error {
 		err = os.WriteFile(filepath.Join(c.dir, "kernel.config"), data, 0o644)
 	}
 	if err != nil {
-		return outError("keeping the kernel configuration", c.dir, err)
+		return report.OutError("keeping the kernel configuration", c.dir, err)
 	}
 	return nil
 }
@@ -423,7 +423,7 @@ func (c *cell) boot(ctx context.Context, artifact *kbuild.Artifact, suites []run
 		return runErr
 	}
 	if logErr != nil {
-		return outError("writing down the run's events", c.dir, logErr)
+		return report.OutError("writing down the run's events", c.dir, logErr)
 	}
 	return c.commands()
 }
@@ -443,7 +443,7 @@ func (c *cell) commands() error {
 		text += "# qemu, as vng composed it\n" + shellQuote(c.result.QEMU) + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(c.dir, "commands.txt"), []byte(text), 0o644); err != nil {
-		return outError("keeping the command lines", c.dir, err)
+		return report.OutError("keeping the command lines", c.dir, err)
 	}
 	return nil
 }
@@ -461,13 +461,6 @@ func shellQuote(words []string) string {
 		quoted[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
 	}
 	return strings.Join(quoted, " ")
-}
-
-func outError(doing, dir string, err error) error {
-	return &fault.Error{
-		Blame: fault.Harness, Doing: doing, Subject: dir, Err: err,
-		Next: "check free space and permissions there, or choose another folder with --out",
-	}
 }
 
 // makeRunDir makes the folder of this run. A folder that cannot be written to
@@ -508,7 +501,7 @@ func pointLatest(dir string) error {
 		}
 	}
 	if err != nil {
-		return outError("pointing at the latest results", link, err)
+		return report.OutError("pointing at the latest results", link, err)
 	}
 	return nil
 }
