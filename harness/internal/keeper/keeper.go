@@ -21,6 +21,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,9 +55,7 @@ type Cmd struct {
 // Command prepares name with its arguments. Cancelling ctx kills the whole
 // process tree at once.
 func Command(ctx context.Context, name string, args ...string) *Cmd {
-	c := &Cmd{Cmd: exec.CommandContext(ctx, "/proc/self/exe"), name: name, args: args}
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return c
+	return &Cmd{Cmd: exec.CommandContext(ctx, "/proc/self/exe"), name: name, args: args}
 }
 
 // String returns the command that is kept, without the keeper.
@@ -68,21 +67,27 @@ func (c *Cmd) Start() error {
 	if err != nil {
 		return err
 	}
+	if len(c.ExtraFiles) != 0 {
+		return errors.New("a kept command cannot be given extra files")
+	}
+	c.Cancel = func() error { return c.lifeline.Close() }
+	return startKeeper(c.Cmd, &c.lifeline, c.Remove, append([]string{path}, c.args...))
+}
+
+// startKeeper starts cmd, which is this program, as a keeper of folders and of a
+// command, if there is one. Closing the lifeline, which is set before the start,
+// ends it.
+func startKeeper(cmd *exec.Cmd, lifeline **os.File, remove, command []string) error {
 	keeperEnd, ourEnd, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("making the keeper's lifeline: %w", err)
 	}
 	defer keeperEnd.Close()
-	if len(c.ExtraFiles) != 0 {
-		ourEnd.Close()
-		return errors.New("a kept command cannot be given extra files")
-	}
-	c.ExtraFiles = []*os.File{keeperEnd}
-	c.Args = append([]string{argv0, strconv.Itoa(len(c.Remove))}, c.Remove...)
-	c.Args = append(append(c.Args, path), c.args...)
-	c.lifeline = ourEnd
-	c.Cancel = ourEnd.Close
-	if err := c.Cmd.Start(); err != nil {
+	*lifeline = ourEnd
+	cmd.ExtraFiles = []*os.File{keeperEnd}
+	cmd.Args = slices.Concat([]string{argv0, strconv.Itoa(len(remove))}, remove, command)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
 		ourEnd.Close()
 		return err
 	}
@@ -111,23 +116,14 @@ func TempDir(pattern string) (dir string, remove func(), err error) {
 	if dir, err = os.MkdirTemp("", pattern); err != nil {
 		return "", nil, err
 	}
-	keeperEnd, ourEnd, err := os.Pipe()
-	if err != nil {
-		os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("making the keeper's lifeline: %w", err)
-	}
-	defer keeperEnd.Close()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = []string{argv0, "1", dir}
-	cmd.ExtraFiles = []*os.File{keeperEnd}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		ourEnd.Close()
+	var lifeline *os.File
+	if err := startKeeper(cmd, &lifeline, []string{dir}, nil); err != nil {
 		os.RemoveAll(dir)
 		return "", nil, err
 	}
 	return dir, func() {
-		ourEnd.Close()
+		lifeline.Close()
 		_ = cmd.Wait()
 	}, nil
 }
