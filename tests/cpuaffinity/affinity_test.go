@@ -103,15 +103,22 @@ func noCPU(k kind) func(*testing.T) {
 // chosen CPU, and that nothing is lost or changed on the way.
 func backPressure(k kind) func(*testing.T) {
 	return func(t *testing.T) {
-		s := prepare(t, k)
-		cpu := removable(t)
-		s.widen(t, narrow)
-		s.put(t, onCPU(cpu))
-		poured := s.pour()
-		s.awaitRetries(t)
+		s, cpu, poured := pressed(t, k)
 		s.drain(t, poured)
 		s.wantOnly(t, cpu)
 	}
+}
+
+// pressed has the kernel try in vain to get rid of a stream, on a CPU that can
+// go offline.
+func pressed(t *testing.T, k kind) (s *setup, cpu uint32, poured <-chan error) {
+	t.Helper()
+	s, cpu = prepare(t, k), removable(t)
+	s.widen(t, narrow)
+	s.put(t, onCPU(cpu))
+	poured = s.pour()
+	s.awaitRetries(t)
+	return s, cpu, poured
 }
 
 // awaitRetries waits until the kernel has come back to the target a few times
@@ -232,12 +239,7 @@ func offline(k kind) func(*testing.T) {
 // rid of data, so that a retry is always pending.
 func offlineUnderPressure(k kind) func(*testing.T) {
 	return func(t *testing.T) {
-		s := prepare(t, k)
-		cpu := removable(t)
-		s.widen(t, narrow)
-		s.put(t, onCPU(cpu))
-		poured := s.pour()
-		s.awaitRetries(t)
+		s, cpu, poured := pressed(t, k)
 		setOnline(t, cpu, false)
 		s.drain(t, poured)
 		setOnline(t, cpu, true)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -285,7 +284,7 @@ func (s *setup) drain(t *testing.T, poured <-chan error) {
 		}
 		got.Write(b[:n])
 	}
-	if err := <-poured; err != nil && !errors.Is(err, io.EOF) {
+	if err := <-poured; err != nil {
 		t.Fatal(err)
 	}
 	if want := pattern(0, stream); !bytes.Equal(got.Bytes(), want) {
