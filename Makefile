@@ -33,7 +33,10 @@ help: ## show this
 		'  CONFIG  vmconfig (bin/patchbay list configs); default default' \
 		'  TESTS   suites, tests or sub-tests, by name or glob' \
 		'  OUT     folder for the results; default out' \
-		'  V=1     show the output of passing tests too'
+		'  V=1     show the output of passing tests too' \
+		'' 'Variables of bench-harness' \
+		'  BENCH   file for the figures; default out/bench.txt' \
+		'  COUNT   how often each is taken; default 3'
 
 .PHONY: setup
 setup: ## install what is missing on this machine

@@ -28,13 +28,15 @@ func TestMain(m *testing.M) {
 // kernel. Each script's folder is a checkout of its own, with an empty cache.
 func TestScripts(t *testing.T) {
 	root := checkout(t)
+	caches := map[string]string{"GOCACHE": goEnv(t, "GOCACHE"), "GOMODCACHE": goEnv(t, "GOMODCACHE")}
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("PATCHBAY_CACHE", filepath.Join(env.WorkDir, "cache"))
 			env.Setenv("HOME", env.WorkDir)
-			env.Setenv("GOCACHE", goEnv(t, "GOCACHE"))
-			env.Setenv("GOMODCACHE", goEnv(t, "GOMODCACHE"))
+			for name, dir := range caches {
+				env.Setenv(name, dir)
+			}
 			if _, err := os.Stat(filepath.Join(env.WorkDir, "nowhere")); err == nil {
 				return nil
 			}
