@@ -78,8 +78,8 @@ func otherMapTypes(t *testing.T) {
 // placement checks every CPU in turn.
 func placement(k kind) func(*testing.T) {
 	return func(t *testing.T) {
-		s := prepare(t, k)
 		for _, cpu := range cpus(t, "online") {
+			s := prepare(t, k)
 			s.put(t, onCPU(cpu))
 			s.place(t, cpu)
 		}
@@ -173,11 +173,11 @@ func lastCounts(k kind) func(*testing.T) {
 		update(ebpf.UpdateAny)
 		s.place(t, 0)
 		update(onCPU(1))
-		s.place(t, 1)
+		s.move(t, 1)
 		s.put(t, ebpf.UpdateAny)
 		s.place(t, 1)
 		s.put(t, onCPU(0))
-		s.place(t, 0)
+		s.move(t, 0)
 	}
 }
 
@@ -224,14 +224,14 @@ func offline(k kind) func(*testing.T) {
 			t.Fatalf("with CPU %d offline the backlog ran on %v", cpu, runs)
 		}
 		setOnline(t, cpu, true)
-		s.place(t, cpu)
+		s.move(t, cpu)
 
 		// It may as well be offline when it is chosen.
 		setOnline(t, cpu, false)
 		s.put(t, onCPU(cpu))
 		s.send(t, cpu)
 		setOnline(t, cpu, true)
-		s.place(t, cpu)
+		s.move(t, cpu)
 	}
 }
 

@@ -128,6 +128,11 @@ const rounds = 20
 // out whole. The sender's CPU is where the work ran if nobody chose one.
 func (s *setup) send(t *testing.T, avoid uint32) {
 	t.Helper()
+	s.sendRounds(t, avoid, rounds)
+}
+
+func (s *setup) sendRounds(t *testing.T, avoid uint32, rounds int) {
+	t.Helper()
 	defer pin(t, another(t, avoid))()
 	for round := range rounds {
 		data := pattern(round, 300+round)
@@ -153,6 +158,22 @@ func (s *setup) wantOnly(t *testing.T, cpu uint32) {
 	if len(runs) != 1 || runs[cpu] == 0 {
 		t.Fatalf("the backlog ran on CPUs (and how often) %v, want only CPU %d", runs, cpu)
 	}
+}
+
+// move checks that the work comes over to this CPU from another one and then
+// stays. A work item never runs twice at a time: what is queued while it still
+// runs elsewhere is done there (__queue_work in kernel/workqueue.c). Once it has
+// run on the new CPU nothing leads back.
+func (s *setup) move(t *testing.T, cpu uint32) {
+	t.Helper()
+	s.forget(t)
+	if !sockets.Eventually(func() bool {
+		s.sendRounds(t, cpu, 1)
+		return s.runs(t)[cpu] > 0
+	}) {
+		t.Fatalf("the backlog stays on CPUs (and how often) %v, want CPU %d", s.runs(t), cpu)
+	}
+	s.place(t, cpu)
 }
 
 // place sends data and checks that this CPU alone moves it.
