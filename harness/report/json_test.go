@@ -23,6 +23,10 @@ import (
 	"patchbay/harness/verdict"
 )
 
+// schemaName is absolute: a plain name would be taken for a file below the
+// working folder, which need not have a path that makes a URL.
+const schemaName = "urn:patchbay:results"
+
 func compile(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
@@ -31,10 +35,10 @@ func compile(t *testing.T) *jsonschema.Schema {
 	}
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	if err := c.AddResource("results", doc); err != nil {
+	if err := c.AddResource(schemaName, doc); err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Compile("results")
+	s, err := c.Compile(schemaName)
 	if err != nil {
 		t.Fatal(err)
 	}
