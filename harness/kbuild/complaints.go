@@ -41,7 +41,7 @@ var (
 	linkerContext  = regexp.MustCompile("^\\S*ld(?:\\.\\w+)?: \\S+: in function [`']")
 	otherError     = regexp.MustCompile(`^ERROR: modpost: |^error: modpost: |^\S+: error: objtool|^FAILED:? |^Failed to generate BTF|^BTF: \S+: |^WARN: resolve_btfids: |^Inconsistent kallsyms data|^\S*Kconfig\S*:\d+: (?:syntax error|error|.*unknown statement|.*invalid)|^Error: libbpf |^Warning: Num of global symbols|^error: the compiler|^\*\*\* `)
 	noRule         = regexp.MustCompile(`^make(?:\[\d+\])?: \*\*\* No rule to make target '([^']*)'.*`)
-	makefileError  = regexp.MustCompile(`^(\S*(?:Makefile|Kbuild)\S*:\d+): \*\*\* (.*)$`)
+	makefileError  = regexp.MustCompile(`^([^\s:]+:\d+): \*\*\* (.*)$`)
 	recipeFailed   = regexp.MustCompile(`^make(?:\[\d+\])?: \*\*\* \[(?:(\S+): )?(\S+)\] Error \d+`)
 )
 

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+int panic_now(void);
+
+int panic_now(void)
+{
+	return 1;
+}

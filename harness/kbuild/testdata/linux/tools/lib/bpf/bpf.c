@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: MIT
+#include "bpf.h"
+
+int bpf_one(void)
+{
+	return 1;
+}
