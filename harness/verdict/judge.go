@@ -13,7 +13,8 @@ import (
 )
 
 // Judge turns a cell's events into outcomes. It fills the cell's Outcome,
-// Reason, Kernel, Boots, Tests, Log, Splats and Trouble and leaves the rest.
+// Reason, Kernel, Boots, Tests, Log, Splats, KernelLog and Trouble and leaves
+// the rest.
 // allow holds the known splats; nil means none is known.
 //
 // The rules, in one place:
@@ -30,7 +31,7 @@ import (
 func Judge(c *Cell, plan []Suite, events []Event, allow *klog.AllowList) {
 	j := &judge{
 		cell: c, allow: allow, tests: map[key]*state{},
-		outside: map[string]*text{}, exits: map[string]string{},
+		outside: map[string]*text{}, exits: map[string]exit{},
 	}
 	for _, s := range plan {
 		for _, name := range s.Tests {
@@ -49,12 +50,14 @@ type key struct{ suite, name string }
 // state is what is known of one test.
 type state struct {
 	Test
-	planned        bool
-	started, ended bool
-	result         Outcome
-	output         text
-	begin          time.Time
-	// why and reason are about a test that never ended.
+	planned, started bool
+	// ended is the number of the guest that reported its end, or 0.
+	ended  int
+	result Outcome
+	output text
+	begin  time.Time
+	// why and reason are about a test that began in a guest and did not end
+	// there. A parent runs again in the next guest, for the sub-tests left.
 	why    Outcome
 	reason string
 }
@@ -67,8 +70,15 @@ type judge struct {
 	// outside holds what suites printed outside of any test, exits how the
 	// programs ended that did not end well.
 	outside map[string]*text
-	exits   map[string]string
+	exits   map[string]exit
 	present
+}
+
+// exit is the bad end of a test program: Fail, or Timeout if the harness had
+// to end it.
+type exit struct {
+	outcome Outcome
+	reason  string
 }
 
 // present is what is known of the guest that the events are about.
@@ -119,17 +129,16 @@ func (j *judge) event(e *Event) {
 		if !s.started {
 			j.trouble(fmt.Sprintf("%s/%s ended without a start", e.Suite, e.Test))
 		}
-		if s.ended {
+		if s.ended > 0 && s.ended == j.cell.Boots {
 			// Only one report is the test's own; believe the worse.
 			j.trouble(fmt.Sprintf("%s/%s ended twice", e.Suite, e.Test))
-			s.result = max(s.result, e.Outcome)
-			return
 		}
-		s.ended, s.result, s.Duration = true, e.Outcome, e.Elapsed
-		if s.Duration == 0 {
+		took := e.Elapsed
+		if took == 0 {
 			// The testing package rounds to 10 ms; the host's clock is finer.
-			s.Duration = e.At.Sub(s.begin)
+			took = e.At.Sub(s.begin)
 		}
+		s.ended, s.result, s.Duration = j.cell.Boots, max(s.result, e.Outcome), s.Duration+took
 		j.running = slices.DeleteFunc(j.running, func(r *state) bool { return r == s })
 	case Output:
 		j.output(e)
@@ -196,7 +205,7 @@ func (t *text) String() string {
 // both say so, and a guest that dies may get out only one of them.
 func (j *judge) start(s *state) {
 	s.started = true
-	if !s.ended && !slices.Contains(j.running, s) {
+	if s.ended != j.cell.Boots && !slices.Contains(j.running, s) {
 		j.running = append(j.running, s)
 	}
 }
@@ -261,22 +270,27 @@ func Marker(r *klog.Record) (verb, suite, test string, ok bool) {
 
 // exited closes what the program of a suite left open.
 func (j *judge) exited(e *Event) {
+	text := e.Text
+	if text == "" {
+		text = "exit status 0"
+	}
+	end := exit{Fail, text}
+	if j.endKind == Deadline {
+		// The program was ended, the guest goes on.
+		end = exit{Timeout, j.ending}
+		j.ending, j.endKind = "", ""
+	}
 	if e.Failed {
-		j.exits[e.Suite] = e.Text
+		j.exits[e.Suite] = end
 	}
 	for _, s := range j.running {
 		if s.why != 0 {
 			continue
 		}
-		if j.endKind == Deadline {
-			s.why, s.reason = Timeout, j.ending
-		} else {
-			s.why, s.reason = Fail, "the test program ended in the middle of it: "+e.Text
+		s.why, s.reason = end.outcome, end.reason
+		if end.outcome == Fail {
+			s.reason = "the test program ended in the middle of it: " + end.reason
 		}
-	}
-	if j.endKind == Deadline {
-		// The program was ended, the guest goes on.
-		j.ending, j.endKind = "", ""
 	}
 	j.running = nil
 }
@@ -319,10 +333,13 @@ func (j *judge) endBoot() {
 // kernel died of, if it did.
 func (j *judge) splats() *klog.Splat {
 	place := make([]int, len(j.records))
+	lines := make([]LogLine, len(j.records))
 	for i, r := range j.records {
 		log := &j.cell.Log
+		lines[i] = LogLine{Record: r, Boot: j.cell.Boots}
 		if o := j.owners[i]; o != nil {
 			log = &o.Log
+			lines[i].Suite, lines[i].Test = o.Suite, o.Name
 		}
 		place[i] = len(*log)
 		*log = append(*log, r)
@@ -332,9 +349,10 @@ func (j *judge) splats() *klog.Splat {
 	var died *klog.Splat
 	for _, sp := range found {
 		owner := j.owners[sp.First]
+		lines[sp.First].Splats = append(lines[sp.First].Splats, sp)
 		if sp.Fatal && died == nil {
 			died = &sp
-			if owner != nil && !owner.ended {
+			if owner != nil && owner.ended != j.cell.Boots {
 				owner.why, owner.reason = Crash, sp.Title
 			}
 		}
@@ -351,6 +369,7 @@ func (j *judge) splats() *klog.Splat {
 			owner.Splats = append(owner.Splats, sp)
 		}
 	}
+	j.cell.KernelLog = append(j.cell.KernelLog, lines...)
 	return died
 }
 
@@ -409,13 +428,12 @@ func (j *judge) conclude() {
 		}
 	}
 	for _, suite := range slices.Sorted(maps.Keys(j.exits)) {
-		text := j.exits[suite]
-		if !badSuites[suite] {
-			reason := fmt.Sprintf("%s: its tests passed, yet the program failed: %s", suite, text)
+		if end := j.exits[suite]; !badSuites[suite] {
+			reason := fmt.Sprintf("%s: its tests passed, yet the program failed: %s", suite, end.reason)
 			if out := j.outside[suite]; out != nil {
 				j.trouble(reason + "\n" + out.String())
 			}
-			j.worse(Fail, reason)
+			j.worse(end.outcome, reason)
 		}
 	}
 	if good == 0 {
@@ -428,7 +446,7 @@ func (j *judge) conclude() {
 func (j *judge) outcome(s *state) {
 	s.Output = s.output.String()
 	switch {
-	case s.ended:
+	case s.ended > 0 && s.result >= s.why:
 		s.Outcome = s.result
 		if s.result != Pass {
 			s.Reason = said(s.Output)
@@ -437,8 +455,8 @@ func (j *judge) outcome(s *state) {
 		s.Outcome, s.Reason = s.why, s.reason
 	case s.started:
 		s.Outcome, s.Reason = Lost, "its end was never reported"
-	case j.exits[s.Suite] != "":
-		s.Outcome, s.Reason = NotRun, "its program did not get to it: "+j.exits[s.Suite]
+	case j.exits[s.Suite].reason != "":
+		s.Outcome, s.Reason = NotRun, "its program did not get to it: "+j.exits[s.Suite].reason
 	default:
 		s.Outcome, s.Reason = NotRun, "it was planned and never started"
 	}

@@ -170,11 +170,26 @@ type Cell struct {
 	// complaints among them.
 	Log    []klog.Record `json:"log,omitempty"`
 	Splats []klog.Splat  `json:"splats,omitempty"`
+	// KernelLog holds every record of every guest, in order. The tests and Log
+	// have the same records, except those of parents that are not listed
+	// because they only repeat what their sub-tests say.
+	KernelLog []LogLine `json:"-"`
 	// Trouble is what the agent and the harness could not do, though it did
 	// not end the run.
 	Trouble []string `json:"trouble,omitempty"`
 	VNG     []string `json:"vng,omitempty"`
 	QEMU    []string `json:"qemu,omitempty"`
+}
+
+// LogLine is a record of a cell's kernel log with what is known about its place.
+type LogLine struct {
+	klog.Record
+	// Boot is the number of the guest, from 1.
+	Boot int
+	// Suite and Test name the test that was on, or are empty.
+	Suite, Test string
+	// Splats are the complaints whose report begins here.
+	Splats []klog.Splat
 }
 
 // Host describes the machine that the run took place on.
