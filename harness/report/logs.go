@@ -4,21 +4,16 @@ package report
 
 import (
 	"bufio"
-	"cmp"
 	"fmt"
 	"io"
-	"math"
-	"slices"
-	"sort"
-	"time"
 
 	"patchbay/harness/klog"
 	"patchbay/harness/verdict"
 )
 
-// WriteLogs writes the kernel log of every cell in the kernel's order and
-// format. Lines that begin with # say which guest, which test, and where the
-// kernel complained; no record can look like one of them.
+// WriteLogs writes the kernel log of every cell in the kernel's format. Lines
+// that begin with # say which guest, which test, and where the kernel
+// complained; no record can look like one of them.
 func WriteLogs(w io.Writer, run *verdict.Run) error {
 	b := bufio.NewWriter(w)
 	for i := range run.Cells {
@@ -31,26 +26,25 @@ func WriteLogs(w io.Writer, run *verdict.Run) error {
 			fmt.Fprintf(b, ", kernel %s", klog.Escape(c.Kernel))
 		}
 		b.WriteByte('\n')
-		lines := arrange(c)
-		if len(lines) == 0 {
+		if len(c.KernelLog) == 0 {
 			b.WriteString("# it has no records\n")
 		}
-		boot, owner := 0, "\x00"
-		for i := range lines {
-			l := &lines[i]
-			if l.boot != boot {
-				boot, owner = l.boot, "\x00"
-				fmt.Fprintf(b, "# guest %d\n", boot)
+		var last *verdict.LogLine
+		for i := range c.KernelLog {
+			l := &c.KernelLog[i]
+			if last == nil || l.Boot != last.Boot {
+				fmt.Fprintf(b, "# guest %d\n", l.Boot)
+				last = nil
 			}
-			if l.owner != owner {
-				owner = l.owner
-				if owner == "" {
+			if last == nil || l.Suite != last.Suite || l.Test != last.Test {
+				if l.Test == "" {
 					b.WriteString("# outside any test\n")
 				} else {
-					fmt.Fprintf(b, "# %s\n", owner)
+					fmt.Fprintf(b, "# %s/%s\n", klog.Escape(l.Suite), klog.Escape(l.Test))
 				}
 			}
-			for _, s := range l.splats {
+			last = l
+			for _, s := range l.Splats {
 				fmt.Fprintf(b, "# splat (%s): %s", klog.Escape(s.Kind), klog.Escape(s.Title))
 				if s.Allowed != "" {
 					fmt.Fprintf(b, "; allowed: %s", klog.Escape(s.Allowed))
@@ -60,120 +54,11 @@ func WriteLogs(w io.Writer, run *verdict.Run) error {
 				}
 				b.WriteByte('\n')
 			}
-			for _, text := range recordLines(l.record) {
+			for _, text := range recordLines(&l.Record) {
 				b.WriteString(text)
 				b.WriteByte('\n')
 			}
 		}
 	}
 	return b.Flush()
-}
-
-// logLine is a record with what is known about its place.
-type logLine struct {
-	record *klog.Record
-	owner  string
-	splats []klog.Splat
-	boot   int
-	// seq is the kernel's number, or that of the record which it follows.
-	seq     uint64
-	console bool
-}
-
-// arrange puts the records of a cell and its tests into one order. The values
-// do not name the guest of a record, but every guest counts from 0 again, and
-// tests run in the order in which they are listed.
-func arrange(c *verdict.Cell) []logLine {
-	boots := 1
-	taken := map[int]map[uint64]bool{}
-	var all []logLine
-	add := func(log []klog.Record, found []klog.Splat, owner string, boot func(r *klog.Record) int) {
-		for i := range log {
-			r := &log[i]
-			l := logLine{record: r, owner: owner, boot: boot(r), seq: r.Seq, console: r.FromConsole()}
-			if !l.console {
-				if taken[l.boot] == nil {
-					taken[l.boot] = map[uint64]bool{}
-				}
-				taken[l.boot][r.Seq] = true
-			}
-			for _, s := range found {
-				if s.First == i {
-					l.splats = append(l.splats, s)
-				}
-			}
-			all = append(all, l)
-		}
-	}
-
-	var last *klog.Record
-	var next uint64
-	add(c.Log, c.Splats, "", func(r *klog.Record) int {
-		switch {
-		case last == nil:
-		case r.FromConsole():
-			// Two CPUs may print a little out of order.
-			if r.Time != 0 && r.Time+time.Second < last.Time {
-				boots, next = boots+1, 0
-			}
-		case r.Seq < next:
-			boots, next = boots+1, 0
-		}
-		last = r
-		if !r.FromConsole() {
-			next = r.Seq + 1
-		}
-		return boots
-	})
-	boot := 1
-	for i := range c.Tests {
-		t := &c.Tests[i]
-		clash := func() bool {
-			return slices.ContainsFunc(t.Log, func(r klog.Record) bool { return !r.FromConsole() && taken[boot][r.Seq] })
-		}
-		for boot < max(boots, c.Boots) && clash() {
-			boot++
-		}
-		add(t.Log, t.Splats, fullName(t), func(*klog.Record) int { return boot })
-	}
-	place(all)
-	return all
-}
-
-// place sorts by guest and number. A record from the console goes after the
-// last one that is not younger; without a time it is among the last words.
-func place(all []logLine) {
-	byBoot := map[int][]logLine{}
-	for _, l := range all {
-		if !l.console {
-			byBoot[l.boot] = append(byBoot[l.boot], l)
-		}
-	}
-	for _, numbered := range byBoot {
-		slices.SortStableFunc(numbered, func(a, b logLine) int { return cmp.Compare(a.seq, b.seq) })
-	}
-	for i := range all {
-		l := &all[i]
-		if !l.console {
-			continue
-		}
-		l.seq = math.MaxUint64
-		if numbered := byBoot[l.boot]; l.record.Time != 0 {
-			at := sort.Search(len(numbered), func(i int) bool { return numbered[i].record.Time > l.record.Time })
-			l.seq = 0
-			if at > 0 {
-				l.seq = numbered[at-1].seq
-			}
-		}
-	}
-	slices.SortStableFunc(all, func(a, b logLine) int {
-		order := 0
-		if a.console != b.console {
-			order = -1
-			if a.console {
-				order = 1
-			}
-		}
-		return cmp.Or(cmp.Compare(a.boot, b.boot), cmp.Compare(a.seq, b.seq), order)
-	})
 }

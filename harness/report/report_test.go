@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -189,8 +190,31 @@ func sample(t *testing.T) *verdict.Run {
 			{ID: "v6.12/default", Base: "v6.12", Source: "v6.12", Config: "default", CPUs: 1, Memory: 1 << 30, Outcome: verdict.Infra, Reason: "starting vng", Failure: fault2, Tests: []verdict.Test{}},
 		},
 	}
+	c := &run.Cells[0]
+	c.KernelLog = slices.Concat(lines(1, boot, tests[:7]), lines(2, again, tests[7:]))
+	run.Cells[1].KernelLog = lines(1, panicked, nil)
 	run.ExitCode = run.Exit()
 	return run
+}
+
+// lines is the log of one guest: its boot, then its tests.
+func lines(guest int, boot []klog.Record, tests []verdict.Test) (all []verdict.LogLine) {
+	add := func(log []klog.Record, splats []klog.Splat, suite, test string) {
+		for i, r := range log {
+			l := verdict.LogLine{Record: r, Boot: guest, Suite: suite, Test: test}
+			for _, s := range splats {
+				if s.First == i {
+					l.Splats = append(l.Splats, s)
+				}
+			}
+			all = append(all, l)
+		}
+	}
+	add(boot, klog.Detect(boot), "", "")
+	for i := range tests {
+		add(tests[i].Log, tests[i].Splats, tests[i].Suite, tests[i].Name)
+	}
+	return all
 }
 
 // good is the run that everybody hopes for.
@@ -306,6 +330,7 @@ func filled(text string) *verdict.Run {
 	c.Tests[0].Splats[0].First, c.Tests[0].Splats[0].Last = 0, 0
 	// Time is kept as whole microseconds.
 	c.Log[0].Time, c.Tests[0].Log[0].Time = time.Microsecond, time.Microsecond
+	c.KernelLog = append(c.KernelLog, verdict.LogLine{Record: c.Log[0], Boot: 1})
 	return &run
 }
 
