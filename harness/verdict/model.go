@@ -5,7 +5,6 @@
 package verdict
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -123,11 +122,11 @@ type Failure struct {
 	Next    string `json:"next,omitempty"`
 }
 
-// NewFailure describes err.
+// NewFailure describes err; of several failures, the one that decides the exit
+// code, with the message of all.
 func NewFailure(err error) *Failure {
 	f := &Failure{Blame: fault.Harness, Message: err.Error()}
-	var e *fault.Error
-	if errors.As(err, &e) {
+	if e := fault.Deciding(err); e != nil {
 		f.Blame, f.Doing, f.Subject, f.Next = e.Blame, e.Doing, e.Subject, e.Next
 	}
 	return f

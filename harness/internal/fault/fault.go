@@ -112,23 +112,15 @@ const (
 // ExitCode maps an error to the exit code of the process. What fails inside
 // the guest is a verdict, not an error, so an error blamed on the kernel or on
 // a test always means that it does not apply or does not compile. When several
-// failures were collected and none of them is the cause of one that carries
-// blame itself, the worst wins: harness, then configuration, then build. An
-// error without blame counts as the harness's.
+// failures were collected the one that Deciding picks counts. An error without
+// blame counts as the harness's.
 func ExitCode(err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	var e *Error
-	for cause := err; e == nil; cause = errors.Unwrap(cause) {
-		switch c := cause.(type) {
-		case nil:
-			return ExitHarness
-		case *Error:
-			e = c
-		case *multierror.Error:
-			return worst(c.Errors)
-		}
+	e := Deciding(err)
+	if e == nil {
+		return ExitHarness
 	}
 	switch e.Blame {
 	case Kernel, Test:
@@ -140,13 +132,29 @@ func ExitCode(err error) int {
 	}
 }
 
-func worst(errs []error) int {
-	rank := map[int]int{ExitBuild: 1, ExitConfiguration: 2, ExitHarness: 3}
-	code := ExitOK
-	for _, err := range errs {
-		if c := ExitCode(err); rank[c] > rank[code] {
-			code = c
+// Deciding returns the error with blame that says what err amounts to: the
+// outermost; or, when several failures were collected and none of them is the
+// cause of one that carries blame itself, the worst of theirs: harness, then
+// configuration, then build. It is nil if that is an error without blame.
+func Deciding(err error) *Error {
+	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+		switch c := cause.(type) {
+		case *Error:
+			return c
+		case *multierror.Error:
+			return worst(c.Errors)
 		}
 	}
-	return code
+	return nil
+}
+
+func worst(errs []error) *Error {
+	rank := map[int]int{ExitBuild: 1, ExitConfiguration: 2, ExitHarness: 3}
+	var decides error
+	for _, err := range errs {
+		if rank[ExitCode(err)] > rank[ExitCode(decides)] {
+			decides = err
+		}
+	}
+	return Deciding(decides)
 }
