@@ -208,10 +208,7 @@ func (a applier) apply(ctx context.Context, now tree.Commit, s Series, i int) (m
 	if second == nil || ctx.Err() != nil {
 		return true, second
 	}
-	if parsed != nil {
-		files = nil
-	}
-	return false, a.refused(now, s, i, files, first, second)
+	return false, a.refused(now, s, i, files, parsed, first, second)
 }
 
 // which names the i-th patch of a series for people.
@@ -219,13 +216,15 @@ func which(s Series, i int) string {
 	return fmt.Sprintf("patch %d of %d, %q (%s)", i+1, len(s.Patches), s.Patches[i].Subject, s.Patches[i].File)
 }
 
-// refused makes the error for a patch that does not apply.
-func (a applier) refused(now tree.Commit, s Series, i int, files []*gitdiff.File, first, second error) error {
+// refused makes the error for a patch that does not apply. parsed is why it
+// cannot be read as a diff at all, or nil.
+func (a applier) refused(now tree.Commit, s Series, i int, files []*gitdiff.File, parsed, first, second error) error {
 	var said []string
 	seen := map[string]bool{}
 	for _, err := range []error{first, second} {
 		var g *tree.GitError
-		if !errors.As(err, &g) || g.Code < 0 || g.Code > 127 {
+		// Git's 128 means that it could not work, or that a diff is broken.
+		if !errors.As(err, &g) || g.Code < 0 || g.Code > 127 && parsed == nil {
 			return a.failed(context.Background(), err)
 		}
 		for line := range strings.Lines(g.Stderr) {
@@ -235,14 +234,16 @@ func (a applier) refused(now tree.Commit, s Series, i int, files []*gitdiff.File
 			}
 		}
 	}
-	reason := "it does not apply"
-	if found := places(files, first.Error()); len(found) > 0 {
+	reason, next := "it does not apply", "rebase the series, or choose sources that it fits; they are "+now.Describe
+	if parsed != nil {
+		reason, next = fmt.Sprintf("it is damaged: %v", parsed), "get the patch again; a mail program may have changed its lines"
+	} else if found := places(files, first.Error()); len(found) > 0 {
 		reason += ": " + strings.Join(found, "; ")
 	}
 	return &fault.Error{
 		Blame: fault.Kernel, Doing: "applying the series " + called(s.Name), Subject: which(s, i),
 		Err: errors.New(reason), Said: strings.Join(said, "\n"),
-		Next: "rebase the series, or choose sources that it fits; they are " + now.Describe,
+		Next: next,
 	}
 }
 
