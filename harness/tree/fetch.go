@@ -66,6 +66,7 @@ func (s *Store) Resolve(ctx context.Context, src Source) (Commit, error) {
 	}
 	return Commit{}, &fault.Error{
 		Blame: fault.Configuration, Doing: "finding the kernel sources", Err: errors.New("no base, folder or tarball is named"),
+		Next: "name one of them",
 	}
 }
 

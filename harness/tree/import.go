@@ -20,41 +20,68 @@ import (
 	"patchbay/harness/internal/progress"
 )
 
-// fastImport is a running `git fast-import` on the store. What is written to
-// it becomes part of the store only with finish.
+// fastImport is a running `git fast-import`. It writes to a repository of its
+// own, beside the store: git keeps what it has read even when it fails, and a
+// kernel that was cut off should not stay in the store for good. What was
+// written gets there with keep; drop is called in any case.
 type fastImport struct {
 	*bufio.Writer
-	how  Git
-	ctx  context.Context
-	cmd  *exec.Cmd
-	pipe io.WriteCloser
+	store *Store
+	how   Git
+	ctx   context.Context
+	cmd   *exec.Cmd
+	pipe  io.WriteCloser
+	ended bool
 }
 
-// fastImport starts one. The caller holds the import lock and passes it on.
+// importConfig makes git store even the smallest import as a pack, which can
+// be moved.
+const importConfig = storeConfig + `[fastimport]
+	unpacklimit = 0
+`
+
+// fastImport starts one. The caller holds the import lock, which is passed on:
+// so there is never more than one, and what a killed one left is removed here.
 func (s *Store) fastImport(ctx context.Context, hold *os.File) (*fastImport, error) {
-	f := &fastImport{how: Git{Repository: s.dir, hold: hold}, ctx: ctx}
-	f.sweep()
+	dir := filepath.Join(s.cache, "tmp", "import")
+	f := &fastImport{store: s, how: Git{Repository: dir, hold: hold}, ctx: ctx}
+	err := os.RemoveAll(dir)
+	for _, name := range []string{"objects/pack", "refs"} {
+		if err == nil {
+			err = os.MkdirAll(filepath.Join(dir, name), 0o777)
+		}
+	}
+	for name, text := range map[string]string{"config": importConfig, "HEAD": "ref: refs/heads/none\n"} {
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666)
+		}
+	}
+	if err != nil {
+		return nil, cannotWrite(dir, err)
+	}
 	// No deltas: neighbouring files of a kernel have little in common, and
 	// trying costs more time than the space is worth.
-	f.cmd = f.how.command(ctx, "fast-import", "--quiet", "--done", "--force", "--depth=0", "--date-format=raw")
+	f.cmd = f.how.command(ctx, "fast-import", "--quiet", "--done", "--depth=0", "--date-format=raw")
 	pipe, err := f.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = f.cmd.Start()
 	}
-	if err := f.cmd.Start(); err != nil {
+	if err != nil {
+		os.RemoveAll(dir)
 		return nil, err
 	}
 	f.pipe, f.Writer = pipe, bufio.NewWriterSize(pipe, 1<<20)
 	return f, nil
 }
 
-// finish makes what was written part of the store.
+// finish ends the import. What was written can then be looked at, with how.
 func (f *fastImport) finish() error {
 	_, err := f.WriteString("done\n")
 	if err == nil {
 		err = f.Flush()
 	}
 	f.pipe.Close()
+	f.ended = true
 	// What git said is worth more than the broken pipe.
 	if waited := f.how.finish(f.ctx, f.cmd, f.cmd.Wait()); waited != nil {
 		return waited
@@ -62,28 +89,38 @@ func (f *fastImport) finish() error {
 	return err
 }
 
-// sweep removes what a failed or killed import leaves behind.
-func (f *fastImport) sweep() {
-	for _, pattern := range []string{"objects/pack/tmp_*", "fast_import_crash_*"} {
-		left, _ := filepath.Glob(filepath.Join(quoteGlob(f.how.Repository), pattern))
-		for _, path := range left {
-			os.Remove(path)
+// keep makes what was written part of the store.
+func (f *fastImport) keep() error {
+	from, to := filepath.Join(f.how.Repository, "objects/pack"), filepath.Join(f.store.dir, "objects/pack")
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return cannotWrite(to, err)
+	}
+	// Git looks for the index, and takes the others for granted then.
+	for _, kind := range []string{".pack", ".rev", ".idx"} {
+		files, _ := filepath.Glob(filepath.Join(quoteGlob(from), "*"+kind))
+		for _, file := range files {
+			if err := os.Rename(file, filepath.Join(to, filepath.Base(file))); err != nil {
+				return cannotWrite(to, err)
+			}
 		}
 	}
+	return nil
 }
 
-// abandon ends it without a trace, and returns what git said if it had
-// already given up by itself.
-func (f *fastImport) abandon() error {
-	// Without "done" git takes the end of its input for an error.
-	f.pipe.Close()
-	err := f.how.finish(f.ctx, f.cmd, f.cmd.Wait())
-	f.sweep()
-	var g *GitError
-	if errors.As(err, &g) && strings.Contains(g.Stderr, "stream ends early") {
-		return nil
+// drop removes what is not kept. If the import had not been ended, it returns
+// what git said if it had already given up by itself.
+func (f *fastImport) drop() (said error) {
+	if !f.ended {
+		f.cmd.Process.Kill()
+		f.pipe.Close()
+		said = f.how.finish(f.ctx, f.cmd, f.cmd.Wait())
+		var g *GitError
+		if errors.As(said, &g) && g.Stderr == "" {
+			said = nil // it was we who ended it
+		}
 	}
-	return err
+	os.RemoveAll(f.how.Repository)
+	return said
 }
 
 func (f *fastImport) data(size int64, from io.Reader) error {
@@ -114,13 +151,17 @@ func (s *Store) packFiles(ctx context.Context, dir string, files []string) error
 			s.news.Send(progress.Event{Step: "import", State: progress.Running, Done: i, Total: len(files), Detail: dir})
 		}
 		if err := f.file(filepath.Join(dir, name)); err != nil {
-			if said := f.abandon(); said != nil {
+			if said := f.drop(); said != nil {
 				return said
 			}
 			return err
 		}
 	}
-	return f.finish()
+	defer f.drop()
+	if err := f.finish(); err != nil {
+		return err
+	}
+	return f.keep()
 }
 
 // file stores a regular file's content. Others are small, and left to git.
@@ -162,7 +203,7 @@ func (s *Store) importFiles(ctx context.Context, hold *os.File, ref, title strin
 	if err != nil {
 		return "", 0, err
 	}
-	const raw = "refs/importing/raw"
+	const raw = "refs/heads/raw"
 	fmt.Fprintf(f, "commit %s\ncommitter %s <%s> %s\ndata 0\n", raw, identity, identity, epoch)
 	files, err = s.writeTar(f, title, r)
 	if err == nil {
@@ -172,29 +213,32 @@ func (s *Store) importFiles(ctx context.Context, hold *os.File, ref, title strin
 		err = closed
 	}
 	if err != nil {
-		if said := f.abandon(); said != nil {
+		if said := f.drop(); said != nil {
 			err = said
 		}
 		return "", files, err
 	}
+	defer f.drop()
 	if err := f.finish(); err != nil {
 		return "", files, err
 	}
-	id, err = s.publish(ctx, raw, ref, title)
+	top, err := kernelTop(ctx, f.how, raw+"^{tree}")
+	if err == nil {
+		err = f.keep()
+	}
+	if err == nil {
+		id, err = s.line(ctx, Git{}, "commit-tree", "-m", title, top)
+	}
+	if err == nil {
+		_, err = s.Git(ctx, Git{}, "update-ref", ref, id)
+	}
 	return id, files, err
 }
 
-// publish commits the folder that the tarball consists of, or all of it if
-// there is no such folder, and sets ref to that.
-func (s *Store) publish(ctx context.Context, raw, ref, title string) (id string, err error) {
-	defer func() {
-		_, deleted := s.Git(ctx, Git{}, "update-ref", "-d", raw)
-		if err == nil {
-			err = deleted
-		}
-	}()
-	top := raw + "^{tree}"
-	listed, err := s.Git(ctx, Git{}, "ls-tree", "-z", top)
+// kernelTop returns the kernel tree that an archive's tree consists of: the
+// only folder in it, or all of it if there is no such folder.
+func kernelTop(ctx context.Context, how Git, top string) (string, error) {
+	listed, err := how.Run(ctx, "ls-tree", "-z", top)
 	if err != nil {
 		return "", err
 	}
@@ -203,17 +247,11 @@ func (s *Store) publish(ctx context.Context, raw, ref, title string) (id string,
 			top = string(fields[2])
 		}
 	}
-	if top, err = s.line(ctx, Git{}, "rev-parse", "--verify", top); err != nil {
+	if top, err = how.line(ctx, "rev-parse", "--verify", top); err != nil {
 		return "", err
 	}
-	if _, err := s.kernelTree(ctx, top, nil); err != nil {
-		return "", err
-	}
-	if id, err = s.line(ctx, Git{}, "commit-tree", "-m", title, top); err != nil {
-		return "", err
-	}
-	_, err = s.Git(ctx, Git{}, "update-ref", ref, id)
-	return id, err
+	_, err = kernelTree(ctx, how, top)
+	return top, err
 }
 
 // writeTar writes a tar stream's files as changes of a commit.
@@ -302,7 +340,7 @@ func inside(name string) (string, error) {
 	return clean, nil
 }
 
-// endWatch notes whether the reader was read to its end.
+// endWatch notes whether the reader was read beyond its last byte.
 type endWatch struct {
 	r    io.Reader
 	seen bool
@@ -310,7 +348,9 @@ type endWatch struct {
 
 func (e *endWatch) Read(p []byte) (int, error) {
 	n, err := e.r.Read(p)
-	if err == io.EOF {
+	// Some readers tell of the end together with the last bytes, which may
+	// be the mark.
+	if n == 0 && err == io.EOF {
 		e.seen = true
 	}
 	return n, err

@@ -3,12 +3,12 @@
 package tree
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 )
 
 // errNoKernel is why something is no kernel tree.
@@ -49,16 +49,21 @@ func kernelFolder(dir string) (string, error) {
 }
 
 // kernelTree returns the version of the kernel sources in a git tree.
-func (s *Store) kernelTree(ctx context.Context, treeish string, objects []string) (string, error) {
-	how := Git{Objects: objects}
-	names, err := s.Git(ctx, how, "ls-tree", "--name-only", treeish, "Kconfig", "Makefile")
+func kernelTree(ctx context.Context, how Git, treeish string) (string, error) {
+	listed, err := how.line(ctx, "ls-tree", treeish, "Kconfig", "Makefile")
 	if err != nil {
 		return "", err
 	}
-	if !bytes.Equal(names, []byte("Kconfig\nMakefile\n")) {
+	files := 0
+	for entry := range strings.Lines(listed) {
+		if fields := strings.Fields(entry); len(fields) > 1 && fields[1] == "blob" {
+			files++
+		}
+	}
+	if files != 2 {
 		return "", errNoKernel
 	}
-	makefile, err := s.Git(ctx, how, "cat-file", "blob", treeish+":Makefile")
+	makefile, err := how.Run(ctx, "cat-file", "blob", treeish+":Makefile")
 	if err != nil {
 		return "", err
 	}
@@ -71,7 +76,7 @@ func (s *Store) Commit(ctx context.Context, id, describe string, objects []strin
 	if err != nil {
 		return Commit{}, err
 	}
-	version, err := s.kernelTree(ctx, top, objects)
+	version, err := kernelTree(ctx, Git{Repository: s.dir, Objects: objects}, top)
 	if err != nil {
 		return Commit{}, err
 	}

@@ -111,7 +111,7 @@ func (s *Store) fromDir(ctx context.Context, dir, rev string) (Commit, error) {
 		name = "HEAD"
 	}
 	if strings.HasPrefix(name, "-") {
-		return Commit{}, wrong(fmt.Errorf("%q is not a revision", rev), "")
+		return Commit{}, wrong(fmt.Errorf("%q is not a revision", rev), "name a commit, a branch or a tag")
 	}
 	id, err := r.read().line(ctx, "rev-parse", "--verify", name+"^{commit}")
 	if err != nil {
