@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	"patchbay/harness/internal/fault"
@@ -45,24 +44,25 @@ var (
 	recipeFailed   = regexp.MustCompile(`^make(?:\[\d+\])?: \*\*\* \[(?:(\S+): )?(\S+)\] Error \d+`)
 )
 
-// hostTroubles are lines that say that the machine failed, not the source.
+// hostTroubles are lines that say that the machine failed, not the source. The
+// go command says in lower case what the C library's users capitalise.
 var hostTroubles = []struct {
 	pattern *regexp.Regexp
 	what    string
 	next    string
 }{
 	{
-		regexp.MustCompile(`No space left on device|Disk quota exceeded`),
+		regexp.MustCompile(`(?i:no space left on device|disk quota exceeded)`),
 		"the disk is full",
 		"free some space, for example with bin/patchbay clean; the build continues where it was",
 	},
 	{
-		regexp.MustCompile(`Killed signal terminated program|internal compiler error: Killed|(?:virtual memory exhausted|[Oo]ut of memory|Cannot allocate memory|cannot allocate memory)|^Killed$|\] Killed$|Error 137$`),
+		regexp.MustCompile(`Killed signal terminated program|internal compiler error: Killed|(?:virtual memory exhausted|[Oo]ut of memory|Cannot allocate memory|cannot allocate memory)|^Killed$|: signal: killed$|\] Killed$|Error 137$`),
 		"memory ran out",
 		"close other programs or build with fewer jobs; the build continues where it was",
 	},
 	{
-		regexp.MustCompile(`: Input/output error|: Read-only file system|: Too many open files|fork: (?:retry: )?Resource temporarily unavailable`),
+		regexp.MustCompile(`(?i:: (?:input/output error|read-only file system|too many open files)$)|fork: (?:retry: )?Resource temporarily unavailable`),
 		"the machine failed the build",
 		"mend what the tool complains about; the build continues where it was",
 	},
@@ -78,6 +78,20 @@ var hostTroubles = []struct {
 	},
 }
 
+// hostTrouble returns an error if one of the lines says that the machine failed.
+func hostTrouble(doing, subject string, lines []string) error {
+	for _, t := range hostTroubles {
+		for _, l := range lines {
+			if !snippet.MatchString(l) && t.pattern.MatchString(l) {
+				return &fault.Error{
+					Blame: fault.Harness, Doing: doing, Subject: subject, Err: errors.New(t.what), Said: l, Next: t.next,
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // explain turns the log of a failed make into an error: the few lines that
 // matter, and who is to blame for them.
 func explain(doing string, log []byte, src, logPath string) error {
@@ -87,14 +101,8 @@ func explain(doing string, log []byte, src, logPath string) error {
 	for i, l := range lines {
 		lines[i] = cut(strings.TrimRight(l, "\r"))
 	}
-	for _, t := range hostTroubles {
-		i := slices.IndexFunc(lines, func(l string) bool { return !snippet.MatchString(l) && t.pattern.MatchString(l) })
-		if i >= 0 {
-			return &fault.Error{
-				Blame: fault.Harness, Doing: doing, Subject: logPath, Err: errors.New(t.what),
-				Said: lines[i], Next: t.next,
-			}
-		}
+	if trouble := hostTrouble(doing, logPath, lines); trouble != nil {
+		return trouble
 	}
 	found := complaints(lines)
 	e := &fault.Error{

@@ -154,6 +154,7 @@ func (k *kconfig) add(text string) {
 		}
 		what, rest := strings.Join(strings.Fields(m[1]), " "), stripComment(m[2])
 		if what == "depends on" {
+			rest = strings.Join(strings.Fields(rest), " ")
 			if c := trailingIf.FindStringSubmatch(rest); c != nil {
 				rest = fmt.Sprintf("(%s) || !(%s)", strings.TrimSpace(strings.TrimSuffix(rest, c[0])), c[1])
 			}
@@ -393,6 +394,9 @@ func (p *parser) not() truth {
 
 // operand is the value of a word: a symbol's, or the constant that it is.
 func (p *parser) operand(word string) string {
+	if !symbolWord.MatchString(word) {
+		p.failed = true
+	}
 	if isSymbol(word) {
 		return strings.Trim(p.got.value(word), `"`)
 	}

@@ -190,24 +190,20 @@ func compileTests(ctx context.Context, moduleRoot, dir string, packages []string
 			Next: "bin/setup says how to get Go",
 		}
 	}
-	said := strings.ToValidUTF8(out.String(), "\uFFFD")
-	for _, t := range hostTroubles {
-		if t.pattern.MatchString(said) {
-			return &fault.Error{
-				Blame: fault.Harness, Doing: "compiling the tests", Subject: strings.Join(packages, " "),
-				Err: errors.New(t.what), Said: tail([]byte(said), 5), Next: t.next,
-			}
-		}
+	const doing = "compiling the tests"
+	subject := strings.Join(packages, " ")
+	all := strings.Split(strings.TrimSpace(strings.ToValidUTF8(out.String(), "\uFFFD")), "\n")
+	if trouble := hostTrouble(doing, subject, all); trouble != nil {
+		return trouble
 	}
-	all := strings.Split(strings.TrimSpace(said), "\n")
 	const shown = 20
 	if more := len(all) - shown; more > 0 {
 		all = append(all[:shown], fmt.Sprintf("... and %d more lines", more))
 	}
 	return &fault.Error{
-		Blame: fault.Test, Doing: "compiling the tests", Subject: strings.Join(packages, " "),
+		Blame: fault.Test, Doing: doing, Subject: subject,
 		Err: errors.New("they do not compile"), Said: strings.Join(all, "\n"),
-		Next: "go vet " + strings.Join(packages, " ") + " says the same",
+		Next: "go vet " + subject + " says the same",
 	}
 }
 
